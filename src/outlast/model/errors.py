@@ -1,0 +1,155 @@
+"""Every error of Outlast, split by who must act.
+
+::
+
+    Exception
+    └── OutlastError
+        ├── CallerError             the caller sent something that cannot be done
+        │   ├── TaskNotFound        no such task for this caller, or it expired
+        │   ├── TaskNotCancelable   it has already ended otherwise
+        │   ├── UnsupportedOperation  the task's state does not take this
+        │   └── InvalidParams       a field is wrong; says which, and what would be right
+        │       └── KeyReused       other content under an idempotency key in use
+        ├── AuthorError             the author broke a rule; names the rule and the fix
+        ├── ConfigError             the operator must change the configuration
+        │   └── SchemaMismatch      this binary and the store's schema do not fit
+        └── StoreUnavailable        the database did not answer in time; try again
+
+    What an author raises (and what the runtime raises into author's code):
+
+        ├── Failed                  end the task as FAILED with this text
+        ├── Rejected                end the task as REJECTED with this text
+        ├── Permanent               fail the step without further attempts
+        ├── RetryAfter              try the step again after this delay
+        ├── NotDone                 an effect certainly did not happen
+        └── DeadlinePassed          nobody answered in time (on_deadline="resume")
+
+    BaseException
+    └── Stopped                     a run is stopped from outside; no `except Exception` eats it
+        ├── LeaseLost               another worker may own the task: write nothing more
+        ├── CancelRequested         the caller wants the task canceled
+        ├── ShuttingDown            the worker stops; the step will start over elsewhere
+        └── Suspended               the step waits: an answer, a timer
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class OutlastError(Exception):
+    """The root of every error that is not a `Stopped`."""
+
+
+class CallerError(OutlastError):
+    """The caller asked for something that cannot be done. The text is for the caller."""
+
+
+class TaskNotFound(CallerError):
+    """No task of this id exists for this caller; `expired` tells its owner that it did."""
+
+    def __init__(self, task_id: str, *, expired: bool = False) -> None:
+        self.task_id = task_id
+        self.expired = expired
+        super().__init__(
+            f"task {task_id} has expired and can no longer be read"
+            if expired
+            else f"there is no task {task_id}"
+        )
+
+
+class TaskNotCancelable(CallerError):
+    """The task has already ended, and not by a cancel."""
+
+
+class UnsupportedOperation(CallerError):
+    """The task is in a state that does not take this operation."""
+
+
+class InvalidParams(CallerError):
+    """A field of the request is wrong. `path` says which, in the words of the request."""
+
+    def __init__(self, text: str, *, path: str | None = None) -> None:
+        self.path = path
+        super().__init__(f"{path}: {text}" if path else text)
+
+
+class KeyReused(InvalidParams):
+    """A request under an idempotency key that already stands for other content."""
+
+
+class AuthorError(OutlastError):
+    """The author of a workflow broke a rule.
+
+    Found at import where it can be seen there, else at the first call; a running task
+    is then held, not failed: deploy the fix, `outlast unhold`, and nothing is lost.
+    """
+
+    def __init__(self, rule: str, fix: str) -> None:
+        self.rule = rule
+        self.fix = fix
+        super().__init__(f"{rule} Fix: {fix}")
+
+
+class ConfigError(OutlastError):
+    """The configuration does not work. The text says what would."""
+
+
+class SchemaMismatch(ConfigError):
+    """The store's schema and this binary do not fit together."""
+
+
+class StoreUnavailable(OutlastError):
+    """The database did not answer within the call's deadline.
+
+    Whether the write happened is unknown unless `happened` is False: repeat it with the
+    same content. Never reaches a step: the verbs of a context wait, within the lease.
+    """
+
+    def __init__(self, text: str, *, happened: bool | None = None) -> None:
+        self.happened = happened
+        super().__init__(text)
+
+
+class Failed(OutlastError):
+    """End the task as FAILED; the caller sees this text."""
+
+
+class Rejected(OutlastError):
+    """End the task as REJECTED; the caller sees this text."""
+
+
+class Permanent(OutlastError):
+    """The step failed for good: no further attempt. The text is for operators."""
+
+
+class RetryAfter(OutlastError):
+    """The step failed and should be tried again after `delay`, within its attempts."""
+
+    def __init__(self, delay: timedelta | float, text: str = "") -> None:
+        self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+        super().__init__(text or f"try again after {self.delay.total_seconds():g} s")
+
+
+class NotDone(OutlastError):
+    """An effect certainly did not happen: it may be called again."""
+
+
+class DeadlinePassed(OutlastError):
+    """Nobody answered before the deadline of a question asked with on_deadline="resume"."""
+
+
+class Stopped(BaseException):
+    """A run is stopped from outside. Let it pass: every verb raises it again."""
+
+
+class LeaseLost(Stopped):
+    """Another worker may own the task by now; nothing that this run writes will count."""
+
+
+class CancelRequested(Stopped):
+    """The task is marked for cancel: leave the step, the cancel step runs next."""
+
+
+class ShuttingDown(Stopped):
+    """The worker is stopping; the step starts over from its last commit elsewhere."""

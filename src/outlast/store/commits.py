@@ -1,0 +1,254 @@
+"""The one write of a worker: one type (`Write`), one predicate, one verdict.
+
+The first statement of the transaction takes the task rows; the second applies a write *where*
+`task_id` and `fence` and `write_no` are still the writer's, and raises `write_no`. Everything
+else hangs on that row having been returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from outlast.model.commit import (
+    Backoff,
+    Busy,
+    Committed,
+    Ending,
+    Finish,
+    Hold,
+    Lost,
+    Marked,
+    Pause,
+    Refused,
+    Release,
+    Verdict,
+    Wait,
+    Write,
+    status_of,
+)
+from outlast.model.ids import Millis, Seq, TaskId
+from outlast.model.ledger import Clear, Intent, Kept, LedgerKind, LedgerWrite, Result
+from outlast.store.codec import to_text, to_text_or_none
+from outlast.store.database import Catalog, Row, Script
+from outlast.store.protocols import Settings
+
+
+def commit_script(
+    queries: Catalog, settings: Settings, batch: Sequence[Write], *, patient: bool
+) -> Script[dict[TaskId, Verdict]]:
+    """All writes of the batch in one transaction, in task_id order; at most one per task."""
+    ordered = sorted(batch, key=lambda write: write.task_id)
+    ids = to_text([write.task_id for write in ordered])
+    lock = "tasks_lock_patiently" if patient else "tasks_lock"
+    locked = {row["task_id"] for row in (yield queries(lock, task_ids=ids))}
+    verdicts: dict[TaskId, Verdict] = {}
+    for write in ordered:
+        if write.task_id in locked:
+            verdicts[write.task_id] = yield from _apply(queries, settings, write)
+        else:
+            verdicts[write.task_id] = yield from _outcome(queries, write)
+    return verdicts
+
+
+def _apply(queries: Catalog, settings: Settings, write: Write) -> Script[Verdict]:
+    rows = yield queries("tasks_commit", **_columns(write, settings))
+    if not rows:
+        return (yield from _outcome(queries, write))
+    row = rows[0]
+    first = row["next_seq"] - len(write.events)
+    for n, event in enumerate(write.events):
+        yield queries(
+            "task_events_append",
+            task_id=write.task_id,
+            seq=first + n,
+            fence=write.fence,
+            write_no=write.write_no + 1,
+            n=n,
+            kind=event.kind.value,
+            body=to_text(event.body),
+            is_message=event.is_message,
+        )
+    for entry in write.ledger:
+        yield from _record(queries, write, entry)
+    if write.ending is not None:
+        yield from _end_run(queries, write, write.ending, row)
+    settled = yield from _settled(queries, write)
+    return Committed(
+        last_seq=Seq(row["next_seq"] - 1),
+        marked=row["cancel_requested_at"] is not None,
+        settled=settled,
+    )
+
+
+def _outcome(queries: Catalog, write: Write) -> Script[Verdict]:
+    """What became of a write that the predicate did not let through.
+
+    write_no has moved under the same fence, or the log or the runs hold the write's own numbers:
+    an earlier call did it. The same numbers still: a mark or a lock was in the way. Otherwise
+    somebody else has ended the lease.
+    """
+    rows = yield queries(
+        "tasks_outcome", task_id=write.task_id, fence=write.fence, write_no=write.write_no
+    )
+    if not rows:
+        return Lost()
+    row = rows[0]
+    if row["fence"] == write.fence and row["write_no"] == write.write_no:
+        is_marked = row["cancel_requested_at"] is not None and is_stopped_by_mark(write)
+        return Marked() if is_marked else Busy()
+    if row["fence"] == write.fence or row["logged"] or row["ended"]:
+        settled = yield from _settled(queries, write)
+        return Committed(
+            last_seq=Seq(row["next_seq"] - 1),
+            marked=row["cancel_requested_at"] is not None,
+            settled=settled,
+        )
+    return Lost()
+
+
+def is_stopped_by_mark(write: Write) -> bool:
+    """Whether this write must change nothing once the task is marked for cancel."""
+    if write.in_hook:
+        return False
+    return isinstance(write.ending, Pause | Wait | Backoff | Hold) or any(
+        isinstance(entry, Intent) for entry in write.ledger
+    )
+
+
+def _columns(write: Write, settings: Settings) -> dict[str, Any]:
+    """The parameters of `tasks_commit`."""
+    status = None
+    for event in write.events:
+        status = status_of(event) or status
+    move = write.move
+    columns: dict[str, Any] = {
+        "task_id": write.task_id,
+        "fence": write.fence,
+        "write_no": write.write_no,
+        "events": len(write.events),
+        "status": to_text_or_none(status),
+        "state": None if status is None else status["state"],
+        "commits": move is not None,
+        "checkpoint": None if move is None else move.checkpoint,
+        "step": None if move is None else move.step,
+        "visit": None if move is None else move.visit,
+        "ending_as": None if move is None else to_text_or_none(move.ending_as),
+        "ends": write.ending is not None,
+        "stopped_by_mark": is_stopped_by_mark(write),
+        "failures": 0,
+        "pauses": False,
+        "retention": None,
+        "held_reason": None,
+    }
+    columns |= dict.fromkeys(
+        ("ready_at", "ready_after", "deadline_at", "deadline_after", "remind_at", "remind_after")
+    )
+    if write.ending is not None:
+        columns |= _ending_columns(write.ending, settings)
+    return columns
+
+
+def _ending_columns(ending: Ending, settings: Settings) -> dict[str, Any]:
+    match ending:
+        case Pause(deadline=deadline, remind=remind):
+            return {
+                "pauses": True,
+                "deadline_at": deadline.at,
+                "deadline_after": deadline.after,
+                "remind_at": None if remind is None else remind.at,
+                "remind_after": None if remind is None else remind.after,
+            }
+        case Wait(until=until):
+            return {"ready_at": until.at, "ready_after": until.after}
+        case Backoff(delay=delay):
+            return {"ready_after": delay, "failures": 1}
+        case Hold(reason=reason):
+            return {"held_reason": reason}
+        case Release():
+            return {"ready_after": Millis(0)}
+        case Finish():
+            return {"retention": settings.retention_ms}
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _record(queries: Catalog, write: Write, entry: LedgerWrite) -> Script[None]:
+    ledger = {"ledger_id": write.ledger_id, "key": entry.key}
+    by = {"fence": write.fence, "write_no": write.write_no + 1}
+    match entry:
+        case Intent(kind=kind, request=request, digest=digest):
+            yield queries(
+                "task_ledger_intend",
+                **ledger,
+                **by,
+                kind=kind.value,
+                request=request,
+                digest=digest,
+            )
+        case Result(result=result):
+            yield queries("task_ledger_settle", **ledger, result=result)
+        case Kept(kind=kind, result=result, digest=digest):
+            yield queries(
+                "task_ledger_keep", **ledger, **by, kind=kind.value, result=result, digest=digest
+            )
+        case Clear(write_no=write_no):
+            yield queries("task_ledger_clear", **ledger, fence=write.fence, write_no=write_no)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _settled(queries: Catalog, write: Write) -> Script[dict[str, str]]:
+    """Results that the ledger holds for the write's intents: those calls must not be made."""
+    settled: dict[str, str] = {}
+    for entry in write.ledger:
+        if isinstance(entry, Intent):
+            rows = yield queries("task_ledger_get", ledger_id=write.ledger_id, key=entry.key)
+            settled |= {row["key"]: row["result"] for row in rows if row["done_at"] is not None}
+    return settled
+
+
+def _end_run(queries: Catalog, write: Write, ending: Ending, row: Row) -> Script[None]:
+    if isinstance(ending, Wait) and ending.timer_key is not None:
+        timer = Kept(key=ending.timer_key, kind=LedgerKind.TIMER, result=to_text(row["ready_at"]))
+        yield from _record(queries, write, timer)
+    outcome, error = _told(ending)
+    yield queries(
+        "task_runs_end",
+        task_id=write.task_id,
+        fence=write.fence,
+        write_no=write.write_no + 1,
+        outcome=outcome,
+        error=error,
+    )
+
+
+def _told(ending: Ending) -> tuple[str, str | None]:
+    """The run's outcome and error as operators read them in `task_runs`."""
+    match ending:
+        case Pause():
+            return "paused", None
+        case Wait():
+            return "waiting", None
+        case Backoff(error=error):
+            return "retried", to_text(error)
+        case Hold(reason=reason, error=error):
+            return "held", to_text(error or {"text": reason})
+        case Release():
+            return "released", None
+        case Finish(state=state, error=error):
+            return state.value, to_text_or_none(error)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def fault_of(write: Write) -> Refused | None:
+    """What no database would take, found before a batch is spoiled by it."""
+    texts = [entry.key for entry in write.ledger]
+    if isinstance(write.ending, Hold):
+        texts.append(write.ending.reason)
+    if any("\x00" in text for text in texts):
+        return Refused(reason="a NUL character in a ledger key or reason")
+    if isinstance(write.ending, Pause | Finish) and not write.events:
+        return Refused(reason="a pause or an end needs the event that says so")
+    return None

@@ -1,0 +1,414 @@
+"""PostgreSQL through psycopg 3: a pool, a deadline on every call, LISTEN/NOTIFY, presence.
+
+A call that passes its deadline is freed without asking the server: a timer shuts the socket
+down through a duplicate of its descriptor, and the pending await fails by itself. Finishing the
+connection under a pending await would break whichever socket gets the number next, and psycopg's
+own cancel waits for the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+import psycopg
+import psycopg_pool
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import dict_row
+
+from outlast.model.errors import ConfigError, StoreUnavailable
+from outlast.model.points import point
+from outlast.store.database import PARAMETER, Query, Rows, Script, StatementRefused
+from outlast.store.wakeups import Bell, Board
+
+T = TypeVar("T")
+Connection = psycopg.AsyncConnection[dict[str, Any]]
+
+_CHANNEL = "outlast"
+_RETRIED = {"40001", "40P01"}
+_AWAY = re.compile(r"08...|57P..|53...|25006|55P03|58...|25P03")
+
+
+class PostgresDatabase:
+    """The driver for one PostgreSQL database; see `Database` for what each verb promises.
+
+    With `presence`, the pool keeps one session, which holds the advisory lock of the name given
+    to `keep_presence` and takes it again on every new connection. Leave it off behind a
+    transaction pooler: the lease decides then.
+    """
+
+    dialect: Literal["postgres"] = "postgres"
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        timeout: float = 10.0,
+        size: int = 10,
+        listens: bool = True,
+        pooler: bool = False,
+    ) -> None:
+        try:
+            given = conninfo_to_dict(dsn)
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(f"the database URL is not understood: {error}") from None
+        self._dsn = make_conninfo(dsn, **_defaults(given))
+        self._timeout = timeout
+        self._board = Board()
+        self._pooler = pooler
+        self._listens = listens and not pooler
+        self._listening: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._topics: set[str] = set()
+        self._presence: str | None = None
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._pool: psycopg_pool.AsyncConnectionPool[Connection] = psycopg_pool.AsyncConnectionPool(
+            self._dsn,
+            connection_class=psycopg.AsyncConnection[dict[str, Any]],
+            kwargs={
+                "autocommit": True,
+                "row_factory": dict_row,
+                "prepare_threshold": None if pooler else 5,
+            },
+            min_size=1,
+            max_size=size,
+            open=False,
+            configure=self._configure,
+            timeout=timeout,
+            reconnect_timeout=30,
+        )
+
+    @property
+    def wakeups(self) -> PostgresDatabase:
+        return self
+
+    # --- opening and closing ----------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self._try_once()
+        await self._pool.open(wait=False)
+        if self._listens:
+            self._listening = asyncio.create_task(self._listen(), name="outlast-listen")
+
+    async def _try_once(self) -> None:
+        """One plain connection first, because it says clearly what is wrong."""
+        try:
+            connection = await psycopg.AsyncConnection.connect(self._dsn)
+        except psycopg.OperationalError as error:
+            raise ConfigError(f"PostgreSQL cannot be reached: {_reason(error)}") from None
+        version = connection.info.server_version
+        await connection.close()
+        if version < 140000:
+            raise ConfigError(f"PostgreSQL 14 or newer is needed; the server is {version // 10000}")
+
+    async def close(self) -> None:
+        for task in (self._listening, self._sending):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if self._calls:
+            await asyncio.gather(*self._calls, return_exceptions=True)
+        await self._pool.close()
+
+    async def _configure(self, connection: Connection) -> None:
+        if not self._pooler:
+            await connection.execute("set idle_in_transaction_session_timeout = '15s'")
+        if self._presence is not None:
+            await connection.execute("select pg_try_advisory_lock(%s)", (_lock_of(self._presence),))
+
+    # --- scripts ----------------------------------------------------------------------------
+
+    async def transact(self, script: Callable[[], Script[T]], *, timeout: float | None = None) -> T:
+        async def run(connection: Connection, sent: _Sent) -> T:
+            await connection.execute("begin")
+            try:
+                result = await _run(connection, script(), sent)
+                point("before:commit")
+                sent.commit = True
+                await connection.execute("commit")
+                sent.commit = False
+            except BaseException:
+                if not connection.closed and not sent.commit:
+                    await connection.execute("rollback")
+                raise
+            point("after:commit")
+            return result
+
+        result: T = await self._call(run, timeout)
+        return result
+
+    async def autocommit(
+        self, script: Callable[[], Script[T]], *, timeout: float | None = None
+    ) -> T:
+        async def run(connection: Connection, sent: _Sent) -> T:
+            sent.commit = True
+            return await _run(connection, script(), sent)
+
+        result: T = await self._call(run, timeout)
+        return result
+
+    async def read(self, script: Callable[[], Script[T]], *, timeout: float | None = None) -> T:
+        async def run(connection: Connection, sent: _Sent) -> T:
+            await connection.execute("begin isolation level repeatable read read only")
+            try:
+                return await _run(connection, script(), sent)
+            finally:
+                if not connection.closed:
+                    await connection.execute("rollback")
+
+        result: T = await self._call(run, timeout)
+        return result
+
+    async def run_ddl(self, text: str) -> None:
+        async def run(connection: Connection, sent: _Sent) -> None:
+            sent.commit = True
+            await connection.execute(text.encode())
+
+        await self._call(run, 600)
+
+    # --- one call and its deadline ----------------------------------------------------------
+
+    async def _call(self, run: Callable[[Connection, _Sent], Any], timeout: float | None) -> Any:
+        """Run the call to its end even when the caller is cancelled: psycopg's reaction to a
+        cancel is to ask the server, which may be frozen; the deadline bounds it instead."""
+        task = asyncio.ensure_future(self._tried(run, timeout or self._timeout))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_retrieve)
+            raise
+
+    async def _tried(self, run: Callable[[Connection, _Sent], Awaitable[T]], timeout: float) -> T:
+        """Try until it happened, or may have happened, or the deadline has passed."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        delay = 0.02
+        while True:
+            sent = _Sent()
+            try:
+                async with self._connection(deadline) as connection:
+                    return await run(connection, sent)
+            except psycopg.Error as error:
+                failure = _translated(error, sent)
+                if not _is_worth_another_try(failure) or loop.time() + delay >= deadline:
+                    raise failure from None
+            except psycopg_pool.PoolTimeout:
+                raise StoreUnavailable(
+                    "PostgreSQL gave no connection within the deadline", happened=False
+                ) from None
+            except psycopg_pool.PoolClosed:
+                raise StoreUnavailable("the database is not open", happened=False) from None
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(delay * 2, 0.5)
+
+    @contextlib.asynccontextmanager
+    async def _connection(self, deadline: float) -> AsyncIterator[Connection]:
+        loop = asyncio.get_running_loop()
+        connection = await self._pool.getconn(timeout=max(deadline - loop.time(), 0.001))
+        timer = loop.call_at(deadline, _hang_up, connection)
+        try:
+            yield connection
+        finally:
+            timer.cancel()
+            await self._pool.putconn(connection)
+
+    # --- wake-ups ---------------------------------------------------------------------------
+
+    def send(self, topics: Iterable[str]) -> None:
+        topics = list(topics)
+        self._board.ring(topics)
+        if not self._listens:
+            return
+        self._topics.update(topics)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send(), name="outlast-notify")
+
+    async def _send(self) -> None:
+        """Send what has gathered, on a connection that holds no locks of ours."""
+        while self._topics:
+            topics, self._topics = self._topics, set()
+
+            async def run(connection: Connection, sent: _Sent, topics: set[str] = topics) -> None:
+                sent.commit = True
+                await connection.execute(
+                    "select pg_notify(%s, topic) from unnest(%s::text[]) as topic",
+                    (_CHANNEL, sorted(topics)),
+                )
+
+            with contextlib.suppress(StoreUnavailable, StatementRefused, ConfigError):
+                await self._call(run, 5)  # lost wake-ups are made up for by polling
+
+    def subscribe(self, topic: str) -> Bell:
+        return self._board.subscribe(topic)
+
+    async def _listen(self) -> None:
+        delay = 0.1
+        while True:
+            connection: Connection | None = None
+            try:
+                connection = await psycopg.AsyncConnection[dict[str, Any]].connect(
+                    self._dsn, autocommit=True
+                )
+                await connection.execute(f"listen {_CHANNEL}")
+                self._board.ring_all()  # whatever was sent meanwhile was missed
+                delay = 0.1
+                while True:
+                    async for notice in connection.notifies(timeout=10):
+                        self._board.ring([notice.payload])
+                    await _answers(connection)
+            except (psycopg.Error, OSError):
+                await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+                delay = min(delay * 2, 5)
+            finally:
+                if connection is not None:
+                    with contextlib.suppress(psycopg.Error):
+                        await connection.close()
+
+    # --- presence ---------------------------------------------------------------------------
+
+    async def keep_presence(self, name: str) -> None:
+        self._presence = name
+
+        async def run(connection: Connection, sent: _Sent) -> None:
+            await connection.execute("select pg_try_advisory_lock(%s)", (_lock_of(name),))
+
+        if not self._pooler:
+            await self._call(run, None)
+
+    async def drop_presence(self, name: str) -> None:
+        if self._presence != name:
+            return
+        self._presence = None
+
+        async def run(connection: Connection, sent: _Sent) -> None:
+            await connection.execute("select pg_advisory_unlock_all()")
+
+        if not self._pooler:
+            await self._call(run, None)
+
+    async def is_present(self, names: Iterable[str]) -> Mapping[str, bool | None]:
+        names = list(names)
+        if self._pooler:
+            return dict.fromkeys(names)
+
+        async def run(connection: Connection, sent: _Sent) -> set[int]:
+            cursor = await connection.execute(
+                "select (classid::bigint << 32) | objid::bigint as lock from pg_locks"
+                " where locktype = 'advisory' and objsubid = 1 and granted and database ="
+                " (select oid from pg_database where datname = current_database())"
+            )
+            return {row["lock"] for row in await cursor.fetchall()}
+
+        held = await self._call(run, None)
+        return {name: _lock_of(name) in held for name in names}
+
+    async def incarnation(self) -> str:
+        async def run(connection: Connection, sent: _Sent) -> str:
+            cursor = await connection.execute(
+                "select (select system_identifier from pg_control_system())::text || '/' ||"
+                " extract(epoch from pg_postmaster_start_time())::text as name"
+            )
+            row = await cursor.fetchone()
+            return str(row["name"]) if row else ""
+
+        name: str = await self._call(run, None)
+        return name
+
+
+class _Sent:
+    """How far a call got. Once the commit may have reached the server, a failure of the
+    connection leaves the outcome unknown."""
+
+    query = "connect"
+    commit = False
+
+
+def _is_worth_another_try(failure: Exception) -> bool:
+    return isinstance(failure, StoreUnavailable) and failure.happened is False
+
+
+async def _run(connection: Connection, script: Script[T], sent: _Sent) -> T:
+    rows: Rows | None = None
+    while True:
+        try:
+            statement = script.send(rows) if rows is not None else next(script)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        point(f"before:{statement.query.name}")
+        sent.query = statement.query.name
+        cursor = await connection.execute(_text(statement.query), statement.params)
+        rows = list(await cursor.fetchall()) if cursor.description else []
+        point(f"after:{statement.query.name}")
+
+
+_TEXTS: dict[str, bytes] = {}
+
+
+def _text(query: Query) -> bytes:
+    """The query with psycopg's placeholders in the place of `:name`."""
+    text = _TEXTS.get(query.text)
+    if text is None:
+        text = PARAMETER.sub(r"%(\1)s", query.text.replace("%", "%%")).encode()
+        _TEXTS[query.text] = text
+    return text
+
+
+def _hang_up(connection: Connection) -> None:
+    with contextlib.suppress(psycopg.Error, OSError):
+        with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
+
+
+async def _answers(connection: Connection) -> None:
+    """Ask an idle listener's server for a sign of life; a frozen one is hung up on."""
+    timer = asyncio.get_running_loop().call_later(5, _hang_up, connection)
+    try:
+        await connection.execute("select 1")
+    finally:
+        timer.cancel()
+
+
+def _translated(error: psycopg.Error, sent: _Sent) -> Exception:
+    state = error.sqlstate
+    if state == "42P01":
+        return ConfigError("the database has no Outlast schema: run `outlast migrate`")
+    if state and state not in _RETRIED and not _AWAY.fullmatch(state):
+        return StatementRefused(sent.query, _reason(error))
+    known = state is not None and not state.startswith(("08", "57P"))
+    return StoreUnavailable(
+        f"PostgreSQL: {_reason(error)}", happened=False if known or not sent.commit else None
+    )
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _lock_of(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"outlast:{name}".encode()).digest()[:8], signed=True)
+
+
+def _defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    wanted = {
+        "connect_timeout": "5",
+        "application_name": "outlast",
+        "keepalives_idle": "30",
+        "keepalives_interval": "10",
+        "keepalives_count": "3",
+    }
+    return {key: value for key, value in wanted.items() if key not in given}

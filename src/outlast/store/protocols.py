@@ -1,0 +1,447 @@
+"""What the roles ask of the store, split by who calls. These docstrings are the specification:
+the contract suite holds one test for each of their sentences, run on every database.
+
+Every verb may raise StoreUnavailable; when its `happened` is not False the outcome is unknown and
+the call may be repeated with the same arguments: no verb does its work twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from outlast.model.commit import LoggedEvent, Verdict, Write
+from outlast.model.ids import (
+    ContextId,
+    Fence,
+    LedgerId,
+    Millis,
+    Seq,
+    StepName,
+    TaskId,
+    WorkerId,
+    WriteNo,
+)
+from outlast.model.lease import Death, Lease, Vitals
+from outlast.model.ledger import LedgerEntry, LedgerKind
+from outlast.model.task import Scope, State, Task
+
+
+# --- gateways ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTask:
+    """What a gateway knows of a task to create. `digest` covers the message's content."""
+
+    task_id: TaskId
+    scope: Scope
+    context_id: ContextId
+    workflow: str
+    version: int
+    first_step: StepName
+    max_age: Millis
+    message: Mapping[str, Any]
+    caller: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    send_key: str
+    digest: str
+    priority: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What a send under a key stands for: a task, or the direct Message that was the reply.
+
+    is_repeat: the key was known, and nothing was written by this call.
+    """
+
+    task_id: TaskId | None
+    reply: Mapping[str, Any] | None
+    is_repeat: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerTo:
+    """An answer to a pause. `result` goes into the ledger under the question's key."""
+
+    task_id: TaskId
+    scope: Scope
+    pause_id: Seq
+    ledger_key: str
+    result: Mapping[str, Any]
+    message: Mapping[str, Any]
+    caller: Mapping[str, Any]
+    send_key: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A task and its whole log up to `task.generation`, from one read."""
+
+    task: Task
+    events: Sequence[LoggedEvent]
+
+
+class TaskStore(Protocol):
+    """What a gateway does to tasks. Every verb is bound to a scope: another scope's task does not
+    exist, by the same statements."""
+
+    async def create(self, new: NewTask) -> Sent:
+        """Create the task, its event 1 (kind TASK) and the send key in one transaction.
+
+        The task is SUBMITTED and claimable at once. A send under a known key writes nothing and
+        returns what the first one got. The same key with another digest raises KeyReused.
+        """
+        ...
+
+    async def reply(
+        self, scope: Scope, send_key: str, digest: str, reply: Mapping[str, Any]
+    ) -> Sent:
+        """Keep the direct Message that answers a send without a task, under its key.
+
+        A send under a known key writes nothing and returns what the first one got. The same key
+        with another digest raises KeyReused.
+        """
+        ...
+
+    async def recall(self, scope: Scope, send_key: str, digest: str) -> Sent | None:
+        """What a key already stands for, or None. Another digest raises KeyReused. A key whose
+        task has expired raises TaskNotFound with `expired`."""
+        ...
+
+    async def answer(self, answer: AnswerTo) -> Sent:
+        """Answer the pause in one transaction: the answer's event (kind MESSAGE), the ledger's
+        result, WORKING, claimable at once, no lease.
+
+        A send under a known key writes nothing and returns what the first one got. When the task
+        is not paused at `pause_id` any more, nothing is written: UnsupportedOperation. A task
+        that does not exist in the scope raises TaskNotFound.
+        """
+        ...
+
+    async def cancel(self, scope: Scope, task_id: TaskId) -> Task:
+        """Cancel the task, whoever runs it, and return it as it then is.
+
+        A workflow version without a cancel step: CANCELED in one transaction, the fence raised,
+        the lease cleared. With one: the task is marked, a pause or hold ends, and a task without
+        a lease becomes claimable in the same transaction; it is returned WORKING. A marked or
+        CANCELED task is returned as it is. Another terminal state raises TaskNotCancelable. A
+        task that does not exist in the scope raises TaskNotFound.
+        """
+        ...
+
+    async def get(self, scope: Scope, task_id: TaskId) -> Task:
+        """The task without its log. A task that expired in this scope raises TaskNotFound with
+        `expired`; one that does not exist in it raises TaskNotFound."""
+        ...
+
+    async def snapshot(self, scope: Scope, task_id: TaskId) -> Snapshot:
+        """The task and its log, from one read. Errors as for `get`."""
+        ...
+
+    async def status_of(self, scope: Scope, task_id: TaskId) -> tuple[State, Seq]:
+        """The state and generation of the task: the cheap look of those who wait for it."""
+        ...
+
+
+class LogStore(Protocol):
+    """Reading the log."""
+
+    async def events_since(
+        self, task_id: TaskId, seq: Seq, *, limit: int = 256
+    ) -> Sequence[LoggedEvent]:
+        """The next events after `seq`, in order, without a gap, at most `limit`."""
+        ...
+
+    async def event(self, task_id: TaskId, seq: Seq) -> LoggedEvent | None:
+        """One event."""
+        ...
+
+    async def messages(
+        self, task_id: TaskId, *, before: Seq | None = None, limit: int = 100
+    ) -> Sequence[LoggedEvent]:
+        """The newest events that history is made of (callers' messages and questions) below
+        `before`, in order, at most `limit`."""
+        ...
+
+    async def artifact_events(
+        self, task_id: TaskId, *, after: Seq, until: Seq
+    ) -> Sequence[LoggedEvent]:
+        """The artifact events with after < seq <= until, in order."""
+        ...
+
+
+# --- workers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the store writes by itself."""
+
+    retention_ms: int = 30 * 86_400_000
+    crash_limit: int = 3
+    crash_backoff_ms: int = 2_000
+    hook_grace_ms: int = 120_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionOf:
+    """A version of a workflow as a worker knows it. The fingerprint covers `steps`."""
+
+    workflow: str
+    version: int
+    steps: Sequence[str]
+    fingerprint: str
+    on_cancel: bool = False
+    on_failure: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewWorker:
+    """A worker that wants to register."""
+
+    worker_id: WorkerId
+    agent: str
+    host: str
+    beat_ms: int
+    lease_ms: int
+    versions: Sequence[VersionOf]
+    presence: str | None
+
+
+class WorkStore(Protocol):
+    """What a worker does. Its one verb of writing is `commit`."""
+
+    async def register(self, worker: NewWorker) -> None:
+        """Put the worker among the living, with its first beat, and its versions among the known.
+
+        A version whose steps differ from what the store knows under its number is refused with an
+        AuthorError that names the version while tasks are in flight on it, and replaces the known
+        one when none are.
+        """
+        ...
+
+    async def claim(
+        self, worker_id: WorkerId, agent: str, workflow: str, version: int, *, limit: int
+    ) -> Sequence[Lease]:
+        """Lease up to `limit` ready tasks of one version to the worker, in turn between tenants,
+        then by priority (lower first), then by age. One statement on PostgreSQL.
+
+        Only tasks without a lease whose `ready_at` has come are claimed: never paused, held,
+        waiting, leased or finished ones. Each grant raises the fence, sets write_no to 0 and opens
+        a run. A worker that is dead or has no row gets nothing. Two claims at once never get the
+        same task.
+        """
+        ...
+
+    async def commit(self, batch: Sequence[Write], *, patient: bool = False) -> Sequence[Verdict]:
+        """Apply each write by the one predicate `task_id and fence and write_no`, all in one
+        transaction, and say per write, in the order of the batch, what became of it.
+
+        Committed: its events are in the log with the next seqs, its ledger entries, checkpoint and
+        ending in their tables, and write_no is one higher; or an earlier call with the same
+        numbers did this. An ending raises the fence, clears the lease and closes the run.
+        Lost: the lease is over; nothing changed. Marked: the task is marked for cancel and the
+        write pauses, waits, backs off, holds or records an intent, and is not the hook's own;
+        nothing changed. Busy: somebody else has the row locked; nothing changed (never when
+        `patient`, which waits for the lock). Refused: the database refuses this write for its
+        content; the others of the batch are committed without it.
+
+        `Committed.settled` holds the results that the ledger already had for keys whose intents
+        the write carried: those calls must not be made.
+
+        A batch holds at most one write per task (ValueError).
+        """
+        ...
+
+    async def settle(self, ledger_id: LedgerId, key: str, result: str) -> bool:
+        """Record the result of a call that was already made, without a fence: whatever became of
+        the lease, the outside has done it. Where a result is recorded already, that one stays and
+        False is returned."""
+        ...
+
+    async def entry(self, ledger_id: LedgerId, key: str) -> LedgerEntry | None:
+        """The ledger's entry under the key."""
+        ...
+
+    async def entries(
+        self, ledger_id: LedgerId, first: str, last: str, *, limit: int = 500
+    ) -> Sequence[LedgerEntry]:
+        """Entries with first <= key < last, in key order, at most `limit`: one page of a map."""
+        ...
+
+    async def open_intents(self, ledger_id: LedgerId, kind: LedgerKind) -> Sequence[LedgerEntry]:
+        """Entries of this kind whose outcome is unknown."""
+        ...
+
+    async def sign_off(self, worker_id: WorkerId) -> None:
+        """The worker leaves: from now on nothing can be claimed for it."""
+        ...
+
+
+class BeatStore(Protocol):
+    """What the beat thread does, over its own connection."""
+
+    async def beat(
+        self, worker_id: WorkerId, *, presence: str | None
+    ) -> Mapping[TaskId, Fence] | None:
+        """One beat, and what the store holds leased to the worker by then.
+
+        None: the worker has been declared dead (or has no row); nothing changed.
+        """
+        ...
+
+    async def release(self, worker_id: WorkerId, task_id: TaskId, fence: Fence) -> bool:
+        """Give back a lease whose claim the worker never heard of; False if it is not leased to
+        this worker under this fence. The fence rises, the run is closed as released, and the task
+        is claimable at once."""
+        ...
+
+
+# --- sweeps -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenOver:
+    """What one recovery did: tasks freed, and those failed because their step kills workers."""
+
+    freed: Sequence[TaskId]
+    failed: Sequence[TaskId]
+
+
+class SweepStore(Protocol):
+    """The duties of every worker. Each is harmless when two run at once, and bounded by `limit`."""
+
+    async def vitals(self, *, limit: int = 10_000) -> Sequence[Vitals]:
+        """The beats of all living workers, with their presence where it can be known: a presence
+        taken under another server incarnation is not known."""
+        ...
+
+    async def take_over(self, death: Death, *, limit: int = 500) -> TakenOver | None:
+        """In one transaction: the worker is marked dead where its beat is still the one seen, and
+        the leases it held end: fences rise, runs close as lost, tasks are claimable again.
+
+        None: the beat has moved or somebody else was first; nothing changed. Each freed task whose
+        run began before the death counts a crash; at the store's crash limit it has failed instead
+        ("the process died N times in step S"). Repeated crashes delay the next run.
+        """
+        ...
+
+    async def free_orphans(self, *, limit: int = 500) -> TakenOver:
+        """Free whatever is leased to a worker that is dead or has no row, as `take_over` does:
+        what a claim slipped in beside a take-over, and what its limit left."""
+        ...
+
+    async def end_overdue_pauses(self, *, limit: int = 100) -> Sequence[TaskId]:
+        """End the pauses whose deadline has passed, as their questions said: FAILED, CANCELED
+        (by the cancel step where there is one), or resumed with the deadline as the outcome in
+        the ledger. A pause that was answered meanwhile is left alone."""
+        ...
+
+    async def end_overdue_lives(self, *, limit: int = 100) -> Sequence[TaskId]:
+        """Fail the tasks that have reached the end of their longest life, whoever runs them; by
+        way of the failure step where there is one."""
+        ...
+
+    async def excuse_outage(self, *, longest: Millis, gap: Millis) -> Millis:
+        """Note that a sweep runs. If the last one was more than `gap` ago, move the deadlines of
+        pauses and lives that passed meanwhile by that gap, at most `longest`, once; return by how
+        much (0: no outage). Timers do not move."""
+        ...
+
+    async def forget_workers(self, *, older_than: Millis, limit: int = 100) -> None:
+        """Drop the rows of workers that died long ago and lease nothing."""
+        ...
+
+
+# --- operators --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreFacts:
+    """The one row of `store`, and the time by its clock."""
+
+    epoch: str
+    schema_version: int
+    readable_from: int
+    now: Millis
+
+
+class AdminStore(Protocol):
+    """What operators, tests and demos do to a store."""
+
+    async def migrate(self) -> Sequence[int]:
+        """Bring the schema up to this binary's version; returns the numbers that were applied.
+
+        Safe when several processes start at once on an empty database: each migration is applied
+        once. A store whose `readable_from` is newer than this binary raises SchemaMismatch.
+        """
+        ...
+
+    async def check(self) -> StoreFacts:
+        """Make sure that this binary can use the store. An older or missing schema raises
+        SchemaMismatch with the command to run; one from the future, too, unless it says that this
+        binary may still use it."""
+        ...
+
+    async def move_clock(self, by: Millis) -> None:
+        """Move the clock of timers and deadlines. Not an outage: the last sweep moves with it."""
+        ...
+
+    async def next_due(self) -> tuple[Millis | None, Millis]:
+        """When the next timer, retry, pause or life comes due, and the time now."""
+        ...
+
+    async def unhold(self, task_id: TaskId) -> bool:
+        """Let a held task run again, with its attempts back at one; False if it is not held."""
+        ...
+
+    async def resolve(
+        self,
+        task_id: TaskId,
+        key: str,
+        *,
+        fence: Fence,
+        write_no: WriteNo,
+        result: str | None,
+        force: bool = False,
+    ) -> bool:
+        """An operator's word about the effect of unknown outcome that the call (fence, write_no)
+        left: its result, or None for "not done".
+
+        A result is recorded where none is. "Not done" clears that call's own intent and nothing
+        newer, and is refused (ConfigError) while the worker of that fence is not proven dead,
+        unless `force`. False: there was nothing of that call to resolve.
+        """
+        ...
+
+
+class InspectStore(Protocol):
+    """What people and checkers read."""
+
+    async def find(self, task_id: TaskId) -> Task | None:
+        """The task, whatever its scope."""
+        ...
+
+    async def runs(self, task_id: TaskId) -> Sequence[Mapping[str, Any]]:
+        """Every run of the task, in order."""
+        ...
+
+    async def held(self, agent: str, *, limit: int = 100) -> Sequence[Task]:
+        """What waits for an operator, the longest first."""
+        ...
+
+    async def in_flight(self, agent: str) -> Sequence[Mapping[str, Any]]:
+        """Unfinished tasks per workflow and version, and how many of them are held."""
+        ...
+
+    async def workers(self) -> Sequence[Mapping[str, Any]]:
+        """The living workers."""
+        ...
+
+    async def broken_laws(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Every law of the log that some rows break, with those rows; empty when all hold."""
+        ...

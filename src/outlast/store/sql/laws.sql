@@ -1,0 +1,72 @@
+-- laws_seq_has_no_gap: tasks whose log is not 1 … next_seq - 1
+select tasks.task_id, tasks.next_seq - 1 as expected, count(task_events.seq) as events,
+       min(task_events.seq) as first, max(task_events.seq) as last
+  from tasks left join task_events on task_events.task_id = tasks.task_id
+ group by tasks.task_id, tasks.next_seq
+having count(task_events.seq) <> tasks.next_seq - 1
+    or coalesce(min(task_events.seq), 1) <> 1
+    or coalesce(max(task_events.seq), 0) <> tasks.next_seq - 1;
+
+-- laws_fence_never_falls: events written under an older fence than one before them
+select later.task_id, later.seq, later.fence, earlier.fence as fence_before
+  from task_events as later
+  join task_events as earlier
+    on earlier.task_id = later.task_id and earlier.seq = later.seq - 1
+ where later.fence < earlier.fence;
+
+-- laws_terminal_event_is_last: tasks whose terminal events are not exactly one, at the end, as the row says
+select task_id, state, terminal_events, last_terminal, last from (
+    select tasks.task_id, tasks.state, tasks.next_seq - 1 as last,
+           count(task_events.seq) as terminal_events, max(task_events.seq) as last_terminal
+      from tasks
+      left join task_events
+        on task_events.task_id = tasks.task_id and task_events.kind = 'status'
+       and (task_events.body like '%"state":"completed"%' or task_events.body like '%"state":"failed"%'
+         or task_events.body like '%"state":"canceled"%' or task_events.body like '%"state":"rejected"%')
+     group by tasks.task_id, tasks.state, tasks.next_seq) as ends
+ where (state in ('completed', 'failed', 'canceled', 'rejected')
+        and (terminal_events <> 1 or last_terminal <> last))
+    or (state not in ('completed', 'failed', 'canceled', 'rejected') and terminal_events <> 0);
+
+-- laws_no_orphans: rows of the log, of runs and of ledgers that no task names
+select 'task_events' as of_table, task_id as id from task_events
+ where not exists (select 1 from tasks where tasks.task_id = task_events.task_id)
+union all
+select 'task_runs', task_id from task_runs
+ where not exists (select 1 from tasks where tasks.task_id = task_runs.task_id)
+union all
+select 'task_ledger', ledger_id from task_ledger
+ where not exists (select 1 from tasks where tasks.ledger_id = task_ledger.ledger_id);
+
+-- laws_leases_have_runs: leased tasks without an open run, and open runs without the lease
+select task_id, fence from tasks
+ where lease_owner is not null
+   and not exists (select 1 from task_runs
+                    where task_runs.task_id = tasks.task_id and task_runs.fence = tasks.fence
+                      and ended_at is null)
+union all
+select task_id, fence from task_runs
+ where ended_at is null
+   and not exists (select 1 from tasks
+                    where tasks.task_id = task_runs.task_id and tasks.fence = task_runs.fence
+                      and tasks.lease_owner = task_runs.worker_id);
+
+-- laws_nothing_leased_to_the_dead: tasks leased to a worker that is dead or unknown
+select tasks.task_id, tasks.lease_owner from tasks
+  left join workers on workers.worker_id = tasks.lease_owner
+ where tasks.lease_owner is not null
+   and (workers.worker_id is null or workers.dead_at is not null);
+
+-- laws_answers_are_kept_once: questions with more than one answer, and answers to no question
+select question.task_id, question.seq, count(answer.seq) as answers
+  from task_events as question
+  join task_events as answer
+    on answer.task_id = question.task_id and answer.kind = 'message'
+   and answer.body like '%"answers":' || question.seq || ',%'
+ where question.is_message and question.kind = 'status'
+ group by question.task_id, question.seq
+having count(answer.seq) > 1;
+
+-- laws_effects: every effect with its result
+select ledger_id, key, kind, result, done_at from task_ledger where kind = 'effect'
+ order by ledger_id, key;

@@ -1,0 +1,61 @@
+-- tasks_take: the row, locked by a writer that will change it in this transaction
+-- differs: PostgreSQL locks rows, SQLite's `begin immediate` has locked the file
+select tasks.*, (select now from clock) as now from tasks where task_id = :task_id
+   for no key update of tasks;
+
+-- tasks_take_free: the row as `tasks_take`, or nothing when somebody has it locked
+-- differs: PostgreSQL locks rows; whoever sweeps must not wait for a frozen transaction
+select tasks.*, (select now from clock) as now from tasks where task_id = :task_id
+   for no key update of tasks skip locked;
+
+-- tasks_lock: the rows of a batch that nobody else has locked, in task_id order
+-- differs: PostgreSQL locks rows
+select task_id from tasks
+ where task_id in (select jsonb_array_elements_text(cast(:task_ids as jsonb)))
+ order by task_id for no key update skip locked;
+
+-- tasks_lock_patiently: the rows of a batch, waiting for whoever has them locked
+-- differs: PostgreSQL locks rows
+select task_id from tasks
+ where task_id in (select jsonb_array_elements_text(cast(:task_ids as jsonb)))
+ order by task_id for no key update;
+
+-- tasks_claim: leases up to :n ready tasks of one version to a worker that is not dead, fair between tenants
+-- differs: steps over the queues of (tenant, priority) by index, so that what waits costs nothing; writes the runs too
+with recursive queues (tenant, priority) as (
+    (select tenant, priority from tasks
+      where agent = :agent and workflow = :workflow and version = :version
+        and lease_owner is null and ready_at is not null
+      order by tenant, priority limit 1)
+    union all
+    select next.tenant, next.priority
+      from queues cross join lateral (
+           select tenant, priority from tasks
+            where agent = :agent and workflow = :workflow and version = :version
+              and lease_owner is null and ready_at is not null
+              and (tenant, priority) > (queues.tenant, queues.priority)
+            order by tenant, priority limit 1) as next
+), ready as (
+    select candidates.task_id, candidates.ready_at, queues.priority,
+           row_number() over (partition by queues.tenant
+                              order by queues.priority, candidates.ready_at) as turn
+      from queues cross join lateral (
+           select task_id, ready_at from tasks
+            where agent = :agent and workflow = :workflow and version = :version
+              and tenant = queues.tenant and priority = queues.priority
+              and lease_owner is null and ready_at <= (select now from clock)
+            order by ready_at limit :n
+              for no key update skip locked) as candidates
+), chosen as (
+    select task_id from ready order by turn, priority, ready_at limit :n
+), claimed as (
+    update tasks set lease_owner = :worker_id, fence = fence + 1, write_no = 0, ready_at = null,
+                     updated_at = (select now from clock)
+     where task_id in (select task_id from chosen)
+       and exists (select 1 from workers where worker_id = :worker_id and dead_at is null)
+    returning *
+), runs as (
+    insert into task_runs (task_id, fence, worker_id, step, attempt, started_at)
+    select task_id, fence, :worker_id, step, attempt, updated_at from claimed
+)
+select *, updated_at as claimed_at, true as run_opened from claimed;

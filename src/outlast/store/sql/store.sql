@@ -1,0 +1,17 @@
+-- store_get: what is true of the whole store
+select epoch, schema_version, readable_from, clock_offset, swept_at, (select now from clock) as now
+  from store;
+
+-- store_move_clock: moves the clock of timers and deadlines, and the last sweep with it
+update store set clock_offset = clock_offset + :by, swept_at = swept_at + :by;
+
+-- store_sweep: notes that a sweep runs now
+update store set swept_at = (select now from clock);
+
+-- store_sweep_due: the last sweep, if it was longer than :gap ago, locked for the one that handles it
+select swept_at, (select now from clock) as now from store
+ where swept_at is not null and (select now from clock) - swept_at > :gap;
+
+-- tombstones_find: whether a task of this scope has expired
+select expired_at from tombstones
+ where task_id = :task_id and agent = :agent and tenant = :tenant and owner = :owner;

@@ -1,0 +1,203 @@
+-- tasks_create: a new task in SUBMITTED, claimable at once; event 1 is written beside it
+insert into tasks (task_id, agent, tenant, owner, context_id, workflow, version, state, status,
+                   status_at, step, visit, ready_at, next_seq, give_up_at, ledger_id, metadata,
+                   priority, created_at, updated_at)
+select :task_id, :agent, :tenant, :owner, :context_id, :workflow, :version, 'submitted', :status,
+       now, :step, 1, now, 2, now + :max_age, :task_id, :metadata,
+       :priority, now, now
+  from clock;
+
+-- tasks_find: the task of this id within the scope, or nothing
+select * from tasks
+ where task_id = :task_id and agent = :agent and tenant = :tenant and owner = :owner;
+
+-- tasks_take: the row, locked by a writer that will change it in this transaction
+select tasks.*, (select now from clock) as now from tasks where task_id = :task_id;
+
+-- tasks_take_free: the row as `tasks_take`, or nothing when somebody has it locked
+select tasks.*, (select now from clock) as now from tasks where task_id = :task_id;
+
+-- tasks_claim: leases up to :n ready tasks of one version to a worker that is not dead, fair between tenants
+update tasks set lease_owner = :worker_id, fence = fence + 1, write_no = 0, ready_at = null,
+                 updated_at = (select now from clock)
+ where task_id in (
+        select task_id from (
+            select task_id, ready_at, priority,
+                   row_number() over (partition by tenant order by priority, ready_at) as turn
+              from tasks
+             where agent = :agent and workflow = :workflow and version = :version
+               and lease_owner is null and ready_at is not null
+               and ready_at <= (select now from clock)) as ready
+         order by turn, priority, ready_at
+         limit :n)
+   and exists (select 1 from workers where worker_id = :worker_id and dead_at is null)
+returning *, updated_at as claimed_at, false as run_opened;
+
+-- tasks_lock: the rows of a batch that nobody else has locked, in task_id order
+select task_id from tasks where task_id in (select value from json_each(:task_ids)) order by task_id;
+
+-- tasks_lock_patiently: the rows of a batch, waiting for whoever has them locked
+select task_id from tasks where task_id in (select value from json_each(:task_ids)) order by task_id;
+
+-- tasks_commit: the one predicate of a worker's write: changes nothing under old numbers or against a mark
+update tasks set
+    write_no = write_no + 1,
+    next_seq = next_seq + :events,
+    state = coalesce(cast(:state as text), state),
+    status = coalesce(cast(:status as text), status),
+    status_at = case when cast(:status as text) is null then status_at
+                     else (select now from clock) end,
+    checkpoint = coalesce(cast(:checkpoint as text), checkpoint),
+    step = coalesce(cast(:step as text), step),
+    visit = coalesce(cast(:visit as bigint), visit),
+    ending_as = coalesce(cast(:ending_as as text), ending_as),
+    attempt = case when :commits then 1 else attempt end + :failures,
+    crashes = case when :commits then 0 else crashes end,
+    commit_seq = case when :commits then next_seq + :events - 1 else commit_seq end,
+    fence = fence + case when :ends then 1 else 0 end,
+    lease_owner = case when :ends then null else lease_owner end,
+    ready_at = coalesce(cast(:ready_at as bigint),
+                        (select now from clock) + cast(:ready_after as bigint)),
+    pause_id = case when :pauses then next_seq + :events - 1 end,
+    pause_deadline_at = coalesce(cast(:deadline_at as bigint),
+                                 (select now from clock) + cast(:deadline_after as bigint)),
+    remind_at = coalesce(cast(:remind_at as bigint),
+                         (select now from clock) + cast(:remind_after as bigint)),
+    held_reason = cast(:held_reason as text),
+    expires_at = (select now from clock) + cast(:retention as bigint),
+    updated_at = (select now from clock)
+ where task_id = :task_id and fence = :fence and write_no = :write_no
+   and (cancel_requested_at is null or not :stopped_by_mark)
+returning next_seq, ready_at, cancel_requested_at;
+
+-- tasks_outcome: what became of the write whose numbers were (fence, write_no + 1)
+select fence, write_no, next_seq, cancel_requested_at,
+       exists (select 1 from task_events
+                where task_events.task_id = tasks.task_id and task_events.fence = :fence
+                  and task_events.write_no = cast(:write_no as bigint) + 1) as logged,
+       exists (select 1 from task_runs
+                where task_runs.task_id = tasks.task_id and task_runs.fence = :fence
+                  and task_runs.ended_write_no = cast(:write_no as bigint) + 1) as ended
+  from tasks where task_id = :task_id;
+
+-- tasks_answer: an answer to the pause that is still the one seen; the task goes on
+update tasks set state = 'working', status = :status, status_at = (select now from clock),
+                 ready_at = (select now from clock), next_seq = next_seq + :events,
+                 pause_id = null, pause_deadline_at = null, remind_at = null,
+                 updated_at = (select now from clock)
+ where task_id = :task_id and state = :state and pause_id = :pause_id
+returning next_seq;
+
+-- tasks_end: ends from outside a task that has not ended, whoever runs it
+update tasks set state = :state, status = :status, status_at = (select now from clock),
+                 fence = fence + 1, lease_owner = null, ready_at = null, held_reason = null,
+                 pause_id = null, pause_deadline_at = null, remind_at = null,
+                 next_seq = next_seq + 1, expires_at = (select now from clock) + :retention,
+                 updated_at = (select now from clock)
+ where task_id = :task_id and state in ('submitted', 'working', 'input-required', 'auth-required')
+returning next_seq, fence;
+
+-- tasks_mark: the task will end by its hook; without a lease it becomes claimable for that at once
+update tasks set cancel_requested_at = (select now from clock),
+                 ending_as = coalesce(ending_as, :ending_as), state = 'working',
+                 status = coalesce(cast(:status as text), status),
+                 status_at = case when cast(:status as text) is null then status_at
+                                  else (select now from clock) end,
+                 ready_at = case when lease_owner is null then (select now from clock) end,
+                 pause_id = null, pause_deadline_at = null, remind_at = null, held_reason = null,
+                 next_seq = next_seq + :events,
+                 updated_at = (select now from clock)
+ where task_id = :task_id and cancel_requested_at is null
+   and state in ('submitted', 'working', 'input-required', 'auth-required')
+returning next_seq, fence;
+
+-- tasks_begin_hook: a task that nobody may run any more as it was goes on in its failure step
+update tasks set step = :step, visit = visit + 1, ending_as = :ending_as, attempt = 1, crashes = 0,
+                 lease_owner = null, fence = fence + 1, ready_at = (select now from clock),
+                 updated_at = (select now from clock)
+ where task_id = :task_id;
+
+-- tasks_release: gives back a lease whose claim the worker never heard of
+update tasks set lease_owner = null, fence = fence + 1, ready_at = (select now from clock),
+                 updated_at = (select now from clock)
+ where task_id = :task_id and fence = :fence and lease_owner = :worker_id
+returning task_id;
+
+-- tasks_leased_to: what this worker runs as the store sees it
+select task_id, fence from tasks where lease_owner = :worker_id;
+
+-- tasks_orphaned: leased tasks whose worker is dead or has no row, with what their deaths prove
+select tasks.task_id, tasks.lease_owner,
+       coalesce(task_runs.started_at <= workers.dead_at and not workers.signed_off, false)
+           as crashed
+  from tasks
+  left join workers on workers.worker_id = tasks.lease_owner
+  left join task_runs on task_runs.task_id = tasks.task_id and task_runs.fence = tasks.fence
+ where tasks.lease_owner is not null
+   and (workers.worker_id is null or workers.dead_at is not null)
+ order by tasks.task_id
+ limit :n;
+
+-- tasks_take_over: ends a lease that is still the dead worker's; the task is claimable after the delay
+update tasks set lease_owner = null, fence = fence + 1,
+                 ready_at = (select now from clock) + :delay, crashes = crashes + :crashes,
+                 updated_at = (select now from clock)
+ where task_id = :task_id and fence = :fence and lease_owner is not null
+returning task_id;
+
+-- tasks_overdue_pauses: pauses whose deadline has passed
+select task_id, pause_id from tasks
+ where pause_deadline_at is not null and pause_deadline_at <= (select now from clock)
+ order by pause_deadline_at limit :n;
+
+-- tasks_overdue_lives: tasks that have reached the end of their longest life
+select task_id from tasks
+ where state in ('submitted', 'working', 'input-required', 'auth-required')
+   and give_up_at <= (select now from clock)
+   and (cancel_requested_at is null or give_up_at <= (select now from clock) - :hook_grace)
+ order by give_up_at limit :n;
+
+-- tasks_spare_pauses: moves by :gap the pauses that came due while nobody swept
+update tasks set pause_deadline_at = pause_deadline_at + :gap
+ where pause_deadline_at is not null and pause_deadline_at > :since
+   and pause_deadline_at <= :until;
+
+-- tasks_spare_lives: moves by :gap the ends of lives that came due while nobody swept
+update tasks set give_up_at = give_up_at + :gap
+ where state in ('submitted', 'working', 'input-required', 'auth-required')
+   and give_up_at > :since and give_up_at <= :until;
+
+-- tasks_hold: an operator must look at a task that nobody runs
+update tasks set held_reason = :reason, ready_at = null, updated_at = (select now from clock)
+ where task_id = :task_id and lease_owner is null and pause_id is null
+   and state in ('submitted', 'working')
+returning task_id;
+
+-- tasks_unhold: a held task is claimable again, with its attempts back at one
+update tasks set held_reason = null, attempt = 1, crashes = 0,
+                 ready_at = (select now from clock), updated_at = (select now from clock)
+ where task_id = :task_id and held_reason is not null
+returning task_id;
+
+-- tasks_held: what waits for an operator, the longest first
+select * from tasks where agent = :agent and held_reason is not null
+ order by updated_at limit :n;
+
+-- tasks_in_flight: unfinished tasks per version
+select workflow, version, count(*) as tasks,
+       count(*) filter (where held_reason is not null) as held
+  from tasks
+ where agent = :agent and state in ('submitted', 'working', 'input-required', 'auth-required')
+ group by workflow, version order by workflow, version;
+
+-- tasks_next_due: when the next timer, retry, pause or life of an unfinished task comes due
+select min(due) as due from (
+    select min(ready_at) as due from tasks where lease_owner is null and ready_at is not null
+    union all
+    select min(pause_deadline_at) from tasks where pause_deadline_at is not null
+    union all
+    select min(give_up_at) from tasks
+     where state in ('submitted', 'working', 'input-required', 'auth-required')) as dues;
+
+-- tasks_peek: the task, whatever its scope
+select * from tasks where task_id = :task_id;

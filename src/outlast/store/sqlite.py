@@ -1,0 +1,380 @@
+"""SQLite: one file, several processes, one writer thread in each.
+
+Every write transaction begins `immediate`, so a transaction never meets a lock half-way; each
+process queues its writes in one thread, and readers have connections of their own on WAL
+snapshots. Presence is a `flock` on a file beside the database, freed by the kernel when the
+process dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from outlast.model.errors import ConfigError, StoreUnavailable
+from outlast.model.points import point
+from outlast.store.database import Query, Rows, Script, StatementRefused
+from outlast.store.wakeups import Bell, Board
+
+T = TypeVar("T")
+
+_REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
+_BUSY = {"SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_BUSY_RECOVERY", "SQLITE_LOCKED"}
+_POLL_S = 0.02
+_READERS = 4
+
+
+@dataclass
+class _Job:
+    """A script waiting for the writer thread, and where its outcome goes."""
+
+    run: Callable[[sqlite3.Connection], Any]
+    deadline: float
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+    def settle(self, result: Any = None, error: BaseException | None = None) -> None:
+        def deliver() -> None:
+            if self.future.done():
+                return
+            if error is None:
+                self.future.set_result(result)
+            else:
+                self.future.set_exception(error)
+
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+            self.loop.call_soon_threadsafe(deliver)
+
+
+class SqliteDatabase:
+    """The driver for one SQLite file; see `Database` for what each verb promises."""
+
+    dialect: Literal["sqlite"] = "sqlite"
+
+    def __init__(self, path: str | Path, *, timeout: float = 10.0) -> None:
+        self.path = Path(path).absolute()
+        self._timeout = timeout
+        self._board = Board()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self._readers: ThreadPoolExecutor | None = None
+        self._reader = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._polling: asyncio.Task[None] | None = None
+        self._presences: dict[str, int] = {}
+
+    @property
+    def wakeups(self) -> SqliteDatabase:
+        return self
+
+    # --- opening and closing ----------------------------------------------------------------
+
+    async def open(self) -> None:
+        _check_place(self.path)
+        connection = self._connect()
+        try:
+            _tried(lambda: connection.execute("pragma journal_mode = wal"), self.path)
+        except ConfigError:
+            connection.close()
+            raise
+        self._writer = threading.Thread(
+            target=self._write_until_closed, args=(connection,), name="outlast-writer", daemon=True
+        )
+        self._writer.start()
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="outlast-reader")
+        self._polling = asyncio.create_task(self._poll(), name="outlast-wakeups")
+
+    async def close(self) -> None:
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+        if self._writer is not None:
+            self._jobs.put(None)
+            await asyncio.to_thread(self._writer.join)
+        if self._readers is not None:
+            await asyncio.to_thread(self._readers.shutdown)
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+        for name in list(self._presences):
+            os.close(self._presences.pop(name))
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = _tried(
+            lambda: sqlite3.connect(
+                self.path, timeout=0, isolation_level=None, check_same_thread=False
+            ),
+            self.path,
+        )
+        connection.row_factory = _as_dict
+        connection.execute("pragma synchronous = full")
+        return connection
+
+    # --- scripts ----------------------------------------------------------------------------
+
+    async def transact(self, script: Callable[[], Script[T]], *, timeout: float | None = None) -> T:
+        def run(connection: sqlite3.Connection) -> T:
+            return _in_transaction(connection, script)
+
+        return await self._queued(run, timeout)
+
+    async def autocommit(
+        self, script: Callable[[], Script[T]], *, timeout: float | None = None
+    ) -> T:
+        return await self.transact(script, timeout=timeout)
+
+    async def run_ddl(self, text: str) -> None:
+        def run(connection: sqlite3.Connection) -> None:
+            try:
+                connection.executescript(f"begin immediate;\n{text}\ncommit;")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("rollback")
+
+        await self._queued(run, None)
+
+    async def read(self, script: Callable[[], Script[T]], *, timeout: float | None = None) -> T:
+        if self._readers is None:
+            raise StoreUnavailable("the database is not open", happened=False)
+        deadline = time.monotonic() + (timeout or self._timeout)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self._read, script, deadline)
+
+    def _read(self, script: Callable[[], Script[T]], deadline: float) -> T:
+        connection: sqlite3.Connection | None = getattr(self._reader, "connection", None)
+        if connection is None:
+            connection = self._connect()
+            connection.execute("pragma query_only = on")
+            self._reader.connection = connection
+            self._connections.append(connection)
+        return _until(deadline, lambda: _in_transaction(connection, script, begin="begin"))
+
+    async def _queued(self, run: Callable[[sqlite3.Connection], T], timeout: float | None) -> T:
+        if self._writer is None or not self._writer.is_alive():
+            raise StoreUnavailable("the database is not open", happened=False)
+        loop = asyncio.get_running_loop()
+        job = _Job(
+            run=run,
+            deadline=time.monotonic() + (timeout or self._timeout),
+            future=loop.create_future(),
+            loop=loop,
+        )
+        self._jobs.put(job)
+        result: T = await job.future
+        return result
+
+    def _write_until_closed(self, connection: sqlite3.Connection) -> None:
+        try:
+            while (job := self._jobs.get()) is not None:
+                if job.future.cancelled():
+                    continue
+                try:
+                    result = _until(job.deadline, lambda job=job: job.run(connection))  # type: ignore[misc]
+                except BaseException as error:  # whatever it is belongs to the caller
+                    job.settle(error=error)
+                else:
+                    job.settle(result)
+        finally:
+            connection.close()
+
+    # --- wake-ups ---------------------------------------------------------------------------
+
+    def send(self, topics: Iterable[str]) -> None:
+        self._board.ring(topics)
+
+    def subscribe(self, topic: str) -> Bell:
+        return self._board.subscribe(topic)
+
+    async def _poll(self) -> None:
+        """Notice the commits of other processes: `data_version` moves with each of them."""
+        connection = self._connect()
+        try:
+            seen = None
+            while True:
+                await asyncio.sleep(_POLL_S)
+                if self._board.is_empty:
+                    continue
+                version = connection.execute("pragma data_version").fetchone()["data_version"]
+                if seen is not None and version != seen:
+                    self._board.ring_all()
+                seen = version
+        finally:
+            connection.close()
+
+    # --- presence ---------------------------------------------------------------------------
+
+    async def keep_presence(self, name: str) -> None:
+        place = self._presence_of(name)
+        place.parent.mkdir(exist_ok=True)
+        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._presences[name] = descriptor
+
+    async def drop_presence(self, name: str) -> None:
+        if (descriptor := self._presences.pop(name, None)) is not None:
+            os.close(descriptor)
+        self._presence_of(name).unlink(missing_ok=True)
+
+    async def is_present(self, names: Iterable[str]) -> Mapping[str, bool | None]:
+        return {name: _is_locked(self._presence_of(name)) for name in names}
+
+    async def incarnation(self) -> str:
+        return "file"
+
+    def _presence_of(self, name: str) -> Path:
+        return self.path.with_name(f"{self.path.name}-workers") / name
+
+
+# --- running scripts --------------------------------------------------------------------------
+
+
+def _in_transaction(
+    connection: sqlite3.Connection,
+    script: Callable[[], Script[T]],
+    *,
+    begin: str = "begin immediate",
+) -> T:
+    connection.execute(begin)
+    try:
+        result = _run(connection, script())
+        if begin != "begin":
+            point("before:commit")
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+    if begin != "begin":
+        point("after:commit")
+    return result
+
+
+def _run(connection: sqlite3.Connection, script: Script[T]) -> T:
+    rows: Rows | None = None
+    while True:
+        try:
+            statement = script.send(rows) if rows is not None else next(script)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        point(f"before:{statement.query.name}")
+        rows = _execute(connection, statement.query, statement.params)
+        point(f"after:{statement.query.name}")
+
+
+def _execute(connection: sqlite3.Connection, query: Query, params: Mapping[str, Any]) -> Rows:
+    try:
+        return connection.execute(query.text, dict(params)).fetchall()
+    except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+        raise StatementRefused(query.name, str(error)) from None
+    except (sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError) as error:
+        raise StatementRefused(query.name, str(error)) from None
+
+
+def _until(deadline: float, run: Callable[[], T]) -> T:
+    """Try again while another process has the file locked. Nothing happened meanwhile."""
+    delay = 0.001
+    while True:
+        try:
+            return run()
+        except sqlite3.OperationalError as error:
+            name = getattr(error, "sqlite_errorname", "")
+            if name in _BUSY and time.monotonic() + delay < deadline:
+                time.sleep(delay)
+                delay = min(delay * 1.5, 0.025)
+                continue
+            raise _translated(error, name) from None
+        except sqlite3.DatabaseError as error:
+            raise StoreUnavailable(f"SQLite: {error}", happened=False) from None
+
+
+def _translated(error: sqlite3.OperationalError, name: str) -> Exception:
+    if name in _BUSY:
+        return StoreUnavailable(
+            "another process has kept the SQLite file locked for the whole deadline",
+            happened=False,
+        )
+    if name == "SQLITE_FULL":
+        return StoreUnavailable("the disk under the SQLite file is full", happened=False)
+    if name.startswith("SQLITE_READONLY"):
+        return ConfigError(
+            "the SQLite file or its folder is read-only: make both writable for this process"
+        )
+    if "no such table" in str(error):
+        return ConfigError("the database has no Outlast schema: run `outlast migrate`")
+    if name == "SQLITE_ERROR":
+        return StatementRefused("statement", str(error))
+    return StoreUnavailable(f"SQLite: {error} ({name})", happened=False)
+
+
+# --- the place of the file ---------------------------------------------------------------------
+
+
+def _check_place(path: Path) -> None:
+    folder = path.parent
+    if not folder.is_dir():
+        raise ConfigError(f"the folder of the SQLite file does not exist: create {folder}")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name a file for the SQLite database")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise ConfigError(f"the SQLite file {path} is read-only: make it writable")
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"the folder {folder} is read-only: SQLite keeps its log beside the file")
+    kind = _file_system_of(folder)
+    if kind in _REMOTE:
+        raise ConfigError(
+            f"{folder} is on a network file system ({kind}), where locks cannot be trusted:"
+            " use a local disk, or PostgreSQL"
+        )
+
+
+def _file_system_of(folder: Path) -> str:
+    """The type of the file system, where the system tells it (Linux)."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "unknown"
+    best, kind = "", "unknown"
+    place = str(folder.resolve()) + "/"
+    for line in mounts.splitlines():
+        _, mount, mounted_as, *_ = line.split(" ")
+        prefix = mount.rstrip("/") + "/"
+        if place.startswith(prefix) and len(prefix) >= len(best):
+            best, kind = prefix, mounted_as
+    return kind
+
+
+def _tried(attempt: Callable[[], T], path: Path) -> T:
+    try:
+        return _until(time.monotonic() + 10, attempt)
+    except StoreUnavailable as error:
+        raise ConfigError(f"{path} cannot be opened as a SQLite database: {error}") from None
+
+
+def _is_locked(place: Path) -> bool | None:
+    try:
+        descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+    return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}

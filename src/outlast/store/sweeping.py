@@ -1,0 +1,227 @@
+"""What sweeps read and write: recovery, deadlines, outages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from outlast.model.commit import EventKind, LoggedEvent, status_event, status_of
+from outlast.model.errors import StoreUnavailable
+from outlast.model.ids import Millis, Seq, TaskId, WorkerId
+from outlast.model.lease import Death, Vitals
+from outlast.model.pause import DEADLINE_PASSED, Ask, OnDeadline
+from outlast.model.task import State
+from outlast.store import endings
+from outlast.store.codec import to_text
+from outlast.store.database import Database, Row, Rows, Script, catalog
+from outlast.store.protocols import Settings, TakenOver
+from outlast.store.rows import event_of
+
+T = TypeVar("T")
+
+
+class Sweeping:
+    """`SweepStore` on any database."""
+
+    def __init__(self, database: Database, settings: Settings | None = None) -> None:
+        self._database = database
+        self._queries = catalog(database.dialect)
+        self._settings = settings or Settings()
+
+    # --- dead workers -------------------------------------------------------------------------
+
+    async def vitals(self, *, limit: int = 10_000) -> Sequence[Vitals]:
+        rows = await self._read("workers_alive", n=limit)
+        incarnation = await self._database.incarnation()
+        shown = [row["worker_id"] for row in rows if row["presence"] == incarnation]
+        present = await self._database.is_present(shown) if shown else {}
+        return [
+            Vitals(
+                worker_id=WorkerId(row["worker_id"]),
+                beat=row["beat"],
+                lease_s=row["lease_ms"] / 1000,
+                beat_s=row["beat_ms"] / 1000,
+                present=present.get(row["worker_id"]),
+            )
+            for row in rows
+        ]
+
+    async def take_over(self, death: Death, *, limit: int = 500) -> TakenOver | None:
+        def script() -> Script[TakenOver | None]:
+            buried = yield self._queries("workers_bury", worker_id=death.worker_id, beat=death.beat)
+            if not buried:
+                return None
+            return (yield from self._free_orphans(limit))
+
+        taken = await self._database.transact(script)
+        if taken is not None:
+            await self._database.drop_presence(death.worker_id)
+        return taken
+
+    async def free_orphans(self, *, limit: int = 500) -> TakenOver:
+        if not await self._read("tasks_orphaned", n=1):
+            return TakenOver(freed=(), failed=())
+        return await self._database.transact(lambda: self._free_orphans(limit))
+
+    def _free_orphans(self, limit: int) -> Script[TakenOver]:
+        freed: list[TaskId] = []
+        failed: list[TaskId] = []
+        for orphan in (yield self._queries("tasks_orphaned", n=limit)):
+            rows = yield self._queries("tasks_take_free", task_id=orphan["task_id"])
+            if not rows or rows[0]["lease_owner"] != orphan["lease_owner"]:
+                continue
+            row = rows[0]
+            crashes = row["crashes"] + (1 if orphan["crashed"] else 0)
+            if crashes >= self._settings.crash_limit:
+                yield from self._fail_killer(row, crashes)
+                failed.append(TaskId(row["task_id"]))
+            else:
+                yield from self._free(row, crashed=bool(orphan["crashed"]))
+                freed.append(TaskId(row["task_id"]))
+        return TakenOver(freed=freed, failed=failed)
+
+    def _free(self, row: Row, *, crashed: bool) -> Script[None]:
+        """The first death costs no delay; each further one doubles it."""
+        delay = 0
+        if crashed and row["crashes"] > 0:
+            delay = self._settings.crash_backoff_ms << min(row["crashes"] - 1, 10)
+        yield self._queries(
+            "tasks_take_over",
+            task_id=row["task_id"],
+            fence=row["fence"],
+            delay=delay,
+            crashes=1 if crashed else 0,
+        )
+        yield endings.close_run(self._queries, row, "lost")
+
+    def _fail_killer(self, row: Row, crashes: int) -> Script[None]:
+        text = f"the process died {crashes} times in step {row['step']}"
+        yield endings.close_run(self._queries, row, "lost", to_text({"text": text}))
+        known = yield self._queries(
+            "versions_get",
+            agent=row["agent"],
+            workflow=row["workflow"],
+            version=row["version"],
+        )
+        if known and known[0]["on_failure"] and not row["ending_as"] and row["checkpoint"]:
+            yield self._queries(
+                "tasks_begin_hook",
+                task_id=row["task_id"],
+                step="on_failure",
+                ending_as=to_text(endings.ending_as(State.FAILED, text)),
+            )
+            return
+        yield from endings.end(self._queries, self._settings, row, State.FAILED, text, "failed")
+
+    async def forget_workers(self, *, older_than: Millis, limit: int = 100) -> None:
+        await self._write(lambda: self._just("workers_forget", age=older_than, n=limit))
+
+    # --- deadlines ----------------------------------------------------------------------------
+
+    async def end_overdue_pauses(self, *, limit: int = 100) -> Sequence[TaskId]:
+        ended: list[TaskId] = []
+        for due in await self._read("tasks_overdue_pauses", n=limit):
+            task_id, pause_id = TaskId(due["task_id"]), Seq(due["pause_id"])
+            if await self._write(lambda t=task_id, p=pause_id: self._end_pause(t, p)):  # type: ignore[misc]
+                ended.append(task_id)
+        return ended
+
+    def _end_pause(self, task_id: TaskId, pause_id: Seq) -> Script[bool]:
+        rows = yield self._queries("tasks_take_free", task_id=task_id)
+        if not rows or rows[0]["pause_id"] != pause_id:
+            return False
+        row = rows[0]
+        if row["pause_deadline_at"] > row["now"]:
+            return False
+        question = yield self._queries("task_events_get", task_id=task_id, seq=pause_id)
+        ask = _ask_of(event_of(question[0]))
+        match ask.on_deadline:
+            case OnDeadline.FAIL:
+                text = "nobody answered the question before its deadline"
+                yield from self._mark_or_end(row, State.FAILED, text)
+            case OnDeadline.CANCEL:
+                yield from self._mark_or_end(row, State.CANCELED, None)
+            case OnDeadline.RESUME:
+                yield from self._resume(row, ask)
+        return True
+
+    def _resume(self, row: Row, ask: Ask) -> Script[None]:
+        event = status_event(State.WORKING)
+        rows = yield self._queries(
+            "tasks_answer",
+            task_id=row["task_id"],
+            state=row["state"],
+            pause_id=row["pause_id"],
+            status=to_text(status_of(event)),
+            events=1,
+        )
+        numbers = {"next_seq": rows[0]["next_seq"], "fence": row["fence"]}
+        yield endings.append(self._queries, numbers, row["task_id"], event)
+        yield self._queries(
+            "task_ledger_settle",
+            ledger_id=row["ledger_id"],
+            key=ask.ledger_key,
+            result=to_text(DEADLINE_PASSED),
+        )
+
+    async def end_overdue_lives(self, *, limit: int = 100) -> Sequence[TaskId]:
+        grace = self._settings.hook_grace_ms
+        ended: list[TaskId] = []
+        for due in await self._read("tasks_overdue_lives", n=limit, hook_grace=grace):
+            task_id = TaskId(due["task_id"])
+            if await self._write(lambda t=task_id: self._end_life(t)):  # type: ignore[misc]
+                ended.append(task_id)
+        return ended
+
+    def _end_life(self, task_id: TaskId) -> Script[bool]:
+        rows = yield self._queries("tasks_take_free", task_id=task_id)
+        if not rows:
+            return False
+        row = rows[0]
+        if State(row["state"]).is_terminal or row["give_up_at"] > row["now"]:
+            return False
+        text = "the task reached the end of its longest life"
+        if row["cancel_requested_at"] is None:
+            yield from self._mark_or_end(row, State.FAILED, text)
+        else:
+            yield from endings.end(
+                self._queries, self._settings, row, State.FAILED, text, "gave up"
+            )
+        return True
+
+    def _mark_or_end(self, row: Row, state: State, text: str | None) -> Script[None]:
+        return endings.mark_or_end(self._queries, self._settings, row, state, text, "deadline")
+
+    # --- outages ------------------------------------------------------------------------------
+
+    async def excuse_outage(self, *, longest: Millis, gap: Millis) -> Millis:
+        def script() -> Script[Millis]:
+            moved = Millis(0)
+            for row in (yield self._queries("store_sweep_due", gap=gap)):
+                moved = Millis(min(row["now"] - row["swept_at"], longest))
+                span = {"since": row["swept_at"], "until": row["now"], "gap": moved}
+                yield self._queries("tasks_spare_pauses", **span)
+                yield self._queries("tasks_spare_lives", **span)
+            yield self._queries("store_sweep")
+            return moved
+
+        return await self._database.transact(script)
+
+    # --- running ------------------------------------------------------------------------------
+
+    def _just(self, name: str, **params: object) -> Script[Rows]:
+        return (yield self._queries(name, **params))
+
+    async def _read(self, name: str, **params: object) -> Rows:
+        return await self._database.read(lambda: self._just(name, **params))
+
+    async def _write(self, script: Callable[[], Script[T]]) -> T:
+        return await self._database.transact(script)
+
+
+def _ask_of(question: LoggedEvent) -> Ask:
+    if question.kind is not EventKind.STATUS or "ask" not in question.body:
+        raise StoreUnavailable(
+            f"event {question.seq} should be the question of a pause but is not", happened=False
+        )
+    return Ask.from_json(question.body["ask"])

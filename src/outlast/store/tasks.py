@@ -1,0 +1,231 @@
+"""What a gateway does to tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from outlast.model.commit import EventKind, LoggedEvent, status_of
+from outlast.model.errors import (
+    KeyReused,
+    TaskNotCancelable,
+    TaskNotFound,
+    UnsupportedOperation,
+)
+from outlast.model.ids import Seq, TaskId
+from outlast.model.task import Scope, State, Task
+from outlast.store import endings
+from outlast.store.codec import from_text, to_text, to_text_or_none
+from outlast.store.database import Database, Row, Script, catalog
+from outlast.store.protocols import AnswerTo, NewTask, Sent, Settings, Snapshot
+from outlast.store.rows import event_of, task_of
+
+T = TypeVar("T")
+
+_PAGE = 1000
+
+
+class Tasks:
+    """`TaskStore` on any database."""
+
+    def __init__(self, database: Database, settings: Settings | None = None) -> None:
+        self._database = database
+        self._queries = catalog(database.dialect)
+        self._settings = settings or Settings()
+
+    # --- sends --------------------------------------------------------------------------------
+
+    async def create(self, new: NewTask) -> Sent:
+        def script() -> Script[Sent]:
+            first = yield from self._claim_key(new.scope, new.send_key, new.digest, new.task_id)
+            if first is not None:
+                return first
+            event = endings.message_event(EventKind.TASK, new.message, new.caller)
+            yield self._queries(
+                "tasks_create",
+                task_id=new.task_id,
+                agent=new.scope.agent,
+                tenant=new.scope.tenant,
+                owner=new.scope.owner,
+                context_id=new.context_id,
+                workflow=new.workflow,
+                version=new.version,
+                status=to_text({"state": State.SUBMITTED.value}),
+                step=new.first_step,
+                max_age=new.max_age,
+                metadata=to_text(new.metadata),
+                priority=new.priority,
+            )
+            yield endings.append(self._queries, {"next_seq": 2, "fence": 0}, new.task_id, event)
+            return Sent(task_id=new.task_id, reply=None, is_repeat=False)
+
+        return await self._write(script)
+
+    async def reply(
+        self, scope: Scope, send_key: str, digest: str, reply: Mapping[str, Any]
+    ) -> Sent:
+        def script() -> Script[Sent]:
+            first = yield from self._claim_key(scope, send_key, digest, None, reply)
+            return first or Sent(task_id=None, reply=reply, is_repeat=False)
+
+        return await self._write(script)
+
+    async def recall(self, scope: Scope, send_key: str, digest: str) -> Sent | None:
+        def script() -> Script[Sent | None]:
+            sent = yield from self._known_key(scope, send_key, digest)
+            if sent is not None and sent.task_id is not None:
+                yield from self._found(scope, sent.task_id)
+            return sent
+
+        return await self._read(script)
+
+    async def answer(self, answer: AnswerTo) -> Sent:
+        def script() -> Script[Sent]:
+            row = yield from self._taken(answer.scope, answer.task_id)
+            first = yield from self._claim_key(
+                answer.scope, answer.send_key, answer.digest, answer.task_id
+            )
+            if first is not None:
+                return first
+            yield from self._answer(row, answer)
+            return Sent(task_id=answer.task_id, reply=None, is_repeat=False)
+
+        return await self._write(script)
+
+    def _answer(self, row: Row, answer: AnswerTo) -> Script[None]:
+        event = endings.message_event(
+            EventKind.MESSAGE, answer.message, answer.caller, answers=answer.pause_id
+        )
+        rows = yield self._queries(
+            "tasks_answer",
+            task_id=answer.task_id,
+            state=State.INPUT_REQUIRED.value,
+            pause_id=answer.pause_id,
+            status=to_text(status_of(event)),
+            events=1,
+        )
+        if not rows:
+            raise UnsupportedOperation(_why_not(row, answer.pause_id))
+        numbers = {"next_seq": rows[0]["next_seq"], "fence": row["fence"]}
+        yield endings.append(self._queries, numbers, answer.task_id, event)
+        yield self._queries(
+            "task_ledger_settle",
+            ledger_id=row["ledger_id"],
+            key=answer.ledger_key,
+            result=to_text(answer.result),
+        )
+
+    def _claim_key(
+        self,
+        scope: Scope,
+        key: str,
+        digest: str,
+        task_id: TaskId | None,
+        reply: Mapping[str, Any] | None = None,
+    ) -> Script[Sent | None]:
+        """None when the key was free and is now this send's; else what it stands for already."""
+        claimed = yield self._queries(
+            "send_keys_claim",
+            **_within(scope),
+            key=key,
+            task_id=task_id,
+            digest=digest,
+            reply=to_text_or_none(reply),
+        )
+        if claimed:
+            return None
+        return (yield from self._known_key(scope, key, digest))
+
+    def _known_key(self, scope: Scope, key: str, digest: str) -> Script[Sent | None]:
+        rows = yield self._queries("send_keys_get", **_within(scope), key=key)
+        if not rows:
+            return None
+        row = rows[0]
+        if row["digest"] != digest:
+            raise KeyReused(
+                f"the key {key!r} stands for another message already; a new message needs a new"
+                " key, and a repeat the same content"
+            )
+        reply = None if row["reply"] is None else from_text(row["reply"])
+        return Sent(task_id=row["task_id"], reply=reply, is_repeat=True)
+
+    # --- cancel -------------------------------------------------------------------------------
+
+    async def cancel(self, scope: Scope, task_id: TaskId) -> Task:
+        def script() -> Script[Task]:
+            row = yield from self._taken(scope, task_id)
+            state = State(row["state"])
+            if state is State.CANCELED or row["cancel_requested_at"] is not None:
+                return task_of(row)
+            if state.is_terminal:
+                raise TaskNotCancelable(f"the task has already ended: it is {state.value}")
+            yield from endings.mark_or_end(
+                self._queries, self._settings, row, State.CANCELED, None, "canceled"
+            )
+            return task_of((yield from self._found(scope, task_id)))
+
+        return await self._write(script)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def get(self, scope: Scope, task_id: TaskId) -> Task:
+        def script() -> Script[Task]:
+            return task_of((yield from self._found(scope, task_id)))
+
+        return await self._read(script)
+
+    async def status_of(self, scope: Scope, task_id: TaskId) -> tuple[State, Seq]:
+        task = await self.get(scope, task_id)
+        return task.state, task.generation
+
+    async def snapshot(self, scope: Scope, task_id: TaskId) -> Snapshot:
+        def script() -> Script[Snapshot]:
+            task = task_of((yield from self._found(scope, task_id)))
+            events: list[LoggedEvent] = []
+            while not events or events[-1].seq < task.generation:
+                after = events[-1].seq if events else 0
+                page = yield self._queries("task_events_since", task_id=task_id, seq=after, n=_PAGE)
+                if not page:
+                    break
+                events.extend(map(event_of, page))
+            return Snapshot(task=task, events=events)
+
+        return await self._read(script)
+
+    def _found(self, scope: Scope, task_id: TaskId) -> Script[Row]:
+        rows = yield self._queries("tasks_find", **_within(scope), task_id=task_id)
+        if not rows:
+            yield from self._missing(scope, task_id)
+        return rows[0]
+
+    def _taken(self, scope: Scope, task_id: TaskId) -> Script[Row]:
+        """The row, locked, if it is this scope's."""
+        rows = yield self._queries("tasks_take", task_id=task_id)
+        if not rows or any(rows[0][name] != value for name, value in _within(scope).items()):
+            yield from self._missing(scope, task_id)
+        return rows[0]
+
+    def _missing(self, scope: Scope, task_id: TaskId) -> Script[None]:
+        expired = yield self._queries("tombstones_find", **_within(scope), task_id=task_id)
+        raise TaskNotFound(task_id, expired=bool(expired))
+
+    async def _read(self, script: Callable[[], Script[T]]) -> T:
+        return await self._database.read(script)
+
+    async def _write(self, script: Callable[[], Script[T]]) -> T:
+        return await self._database.transact(script)
+
+
+def _within(scope: Scope) -> dict[str, str]:
+    return {"agent": scope.agent, "tenant": scope.tenant, "owner": scope.owner}
+
+
+def _why_not(row: Row, pause_id: Seq) -> str:
+    state = State(row["state"])
+    if state.is_terminal:
+        return (
+            f"the task has ended: it is {state.value}; send a message without taskId to start anew"
+        )
+    if state.is_paused and row["pause_id"] != pause_id:
+        return "the question that this answers is over; the task asks another one now"
+    return f"the task does not wait for an answer: it is {state.value}"
