@@ -6,9 +6,9 @@ import importlib.util
 import os
 import signal
 import sqlite3
-import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +73,7 @@ class TestStart:
         with pytest.raises(PostgresServerError, match="running already"):
             server.start()
 
-    def test_our_settings_hold_and_those_given_win(self, tmp_path: Path) -> None:
+    def test_our_settings_hold_and_those_given_win(self) -> None:
         with PostgresServer(durable=True, settings={"max_connections": "17"}) as durable:
             assert run(durable.dsn(), "show fsync") == [("on",)]
             assert run(durable.dsn(), "show synchronous_commit") == [("on",)]
@@ -178,14 +178,15 @@ class TestClose:
         assert read_process(pid) is None
         assert not folder.exists()
 
-    def test_a_given_folder_stays_and_is_used_again(self, tmp_path: Path) -> None:
-        # pytest's folder is closed to other users, such as the server's when we are root.
-        for folder in (tmp_path, *tmp_path.parents[:2]):
-            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
-        with PostgresServer(tmp_path / "server") as first:
-            run(first.create_database("orders"), "create table orders as select 7 as id")
-        with PostgresServer(tmp_path / "server") as second:
-            assert run(second.dsn("orders"), "select id from orders") == [(7,)]
+    def test_a_given_folder_stays_and_is_used_again(self) -> None:
+        # Not pytest's folder: that is closed to the server's user when we are root.
+        with tempfile.TemporaryDirectory() as name:
+            Path(name).chmod(0o755)
+            folder = Path(name) / "server"
+            with PostgresServer(folder) as first:
+                run(first.create_database("orders"), "create table orders as select 7 as id")
+            with PostgresServer(folder) as second:
+                assert run(second.dsn("orders"), "select id from orders") == [(7,)]
 
     def test_a_fork_does_not_stop_its_parents_server(self, server: PostgresServer) -> None:
         child = os.fork()

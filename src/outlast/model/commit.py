@@ -173,7 +173,7 @@ class Committed:
 
     last_seq: the task's log ends here, as this write left it or, for a repeat, as it is now.
     marked: the task is marked for cancel; the run should go to its cancel step.
-    settled: results that were there already for keys whose intents the write carried.
+    settled: what the ledger had already under keys whose intents or results the write carried.
     """
 
     last_seq: Seq

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from outlast.model.ids import Fence, TaskId, WorkerId
 from outlast.store import endings
 from outlast.store.database import Database, Script, catalog
+from outlast.store.protocols import Standing
+from outlast.store.rows import standings_of
 
 
 class Beats:
@@ -18,13 +20,13 @@ class Beats:
 
     async def beat(
         self, worker_id: WorkerId, *, presence: str | None
-    ) -> Mapping[TaskId, Fence] | None:
-        def script() -> Script[Mapping[TaskId, Fence] | None]:
+    ) -> Mapping[TaskId, Standing] | None:
+        def script() -> Script[Mapping[TaskId, Standing] | None]:
             alive = yield self._queries("workers_beat", worker_id=worker_id, presence=presence)
             if not alive:
                 return None
             leased = yield self._queries("tasks_leased_to", worker_id=worker_id)
-            return {TaskId(row["task_id"]): Fence(row["fence"]) for row in leased}
+            return standings_of(leased)
 
         return await self._database.transact(script)
 

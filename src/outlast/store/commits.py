@@ -69,11 +69,13 @@ def _apply(queries: Catalog, settings: Settings, write: Write) -> Script[Verdict
             body=to_text(event.body),
             is_message=event.is_message,
         )
+    preceded: list[LedgerWrite] = []
     for entry in write.ledger:
-        yield from _record(queries, write, entry)
+        if not (yield from _record(queries, write, entry)):
+            preceded.append(entry)
     if write.ending is not None:
         yield from _end_run(queries, write, write.ending, row)
-    settled = yield from _settled(queries, write)
+    settled = yield from _settled(queries, write, preceded)
     return Committed(
         last_seq=Seq(row["next_seq"] - 1),
         marked=row["cancel_requested_at"] is not None,
@@ -98,7 +100,7 @@ def _outcome(queries: Catalog, write: Write) -> Script[Verdict]:
         is_marked = row["cancel_requested_at"] is not None and is_stopped_by_mark(write)
         return Marked() if is_marked else Busy()
     if row["fence"] == write.fence or row["logged"] or row["ended"]:
-        settled = yield from _settled(queries, write)
+        settled = yield from _settled(queries, write, write.ledger)
         return Committed(
             last_seq=Seq(row["next_seq"] - 1),
             marked=row["cancel_requested_at"] is not None,
@@ -173,36 +175,34 @@ def _ending_columns(ending: Ending, settings: Settings) -> dict[str, Any]:
             assert_never(unreachable)
 
 
-def _record(queries: Catalog, write: Write, entry: LedgerWrite) -> Script[None]:
+def _record(queries: Catalog, write: Write, entry: LedgerWrite) -> Script[bool]:
+    """False when the ledger had a result under an intent's or a result's key already."""
     ledger = {"ledger_id": write.ledger_id, "key": entry.key}
     by = {"fence": write.fence, "write_no": write.write_no + 1}
     match entry:
         case Intent(kind=kind, request=request, digest=digest):
-            yield queries(
-                "task_ledger_intend",
-                **ledger,
-                **by,
-                kind=kind.value,
-                request=request,
-                digest=digest,
-            )
+            told = {"kind": kind.value, "request": request, "digest": digest}
+            return bool((yield queries("task_ledger_intend", **ledger, **by, **told)))
         case Result(result=result):
-            yield queries("task_ledger_settle", **ledger, result=result)
+            return bool((yield queries("task_ledger_settle", **ledger, result=result)))
         case Kept(kind=kind, result=result, digest=digest):
-            yield queries(
-                "task_ledger_keep", **ledger, **by, kind=kind.value, result=result, digest=digest
-            )
+            kept = {"kind": kind.value, "result": result, "digest": digest}
+            yield queries("task_ledger_keep", **ledger, **by, **kept)
         case Clear(write_no=write_no):
             yield queries("task_ledger_clear", **ledger, fence=write.fence, write_no=write_no)
         case _ as unreachable:
             assert_never(unreachable)
+    return True
 
 
-def _settled(queries: Catalog, write: Write) -> Script[dict[str, str]]:
-    """Results that the ledger holds for the write's intents: those calls must not be made."""
+def _settled(
+    queries: Catalog, write: Write, entries: Sequence[LedgerWrite]
+) -> Script[dict[str, str]]:
+    """What the ledger holds for those intents and results: calls that must not be made, and
+    results that stand in the place of the write's own."""
     settled: dict[str, str] = {}
-    for entry in write.ledger:
-        if isinstance(entry, Intent):
+    for entry in entries:
+        if isinstance(entry, Intent | Result):
             rows = yield queries("task_ledger_get", ledger_id=write.ledger_id, key=entry.key)
             settled |= {row["key"]: row["result"] for row in rows if row["done_at"] is not None}
     return settled

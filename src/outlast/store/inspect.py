@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlast.model.ids import TaskId
 from outlast.model.task import Task
+from outlast.store.codec import from_text
 from outlast.store.database import Database, Rows, Script, catalog
 from outlast.store.rows import task_of
 
@@ -40,6 +42,26 @@ class Inspect:
 
     async def in_flight(self, agent: str) -> Sequence[Mapping[str, Any]]:
         return await self._read("tasks_in_flight", agent=agent)
+
+    async def versions(self, agent: str) -> Sequence[Mapping[str, Any]]:
+        counts = {(row["workflow"], row["version"]): row for row in await self.in_flight(agent)}
+        runners = Counter(
+            tuple(version)
+            for worker in await self.workers()
+            if worker["agent"] == agent
+            for version in from_text(worker["versions"])
+        )
+        return [
+            {
+                "workflow": row["workflow"],
+                "version": row["version"],
+                "tasks": counts.get(key, {"tasks": 0})["tasks"],
+                "held": counts.get(key, {"held": 0})["held"],
+                "workers": runners[key],
+            }
+            for row in await self._read("versions_list", agent=agent)
+            for key in [(row["workflow"], row["version"])]
+        ]
 
     async def workers(self) -> Sequence[Mapping[str, Any]]:
         return await self._read("workers_alive", n=10_000)

@@ -27,7 +27,6 @@ from outlast.model.lease import Death, Lease, Vitals
 from outlast.model.ledger import LedgerEntry, LedgerKind
 from outlast.model.task import Scope, State, Task
 
-
 # --- gateways ---------------------------------------------------------------------------------
 
 
@@ -212,6 +211,15 @@ class NewWorker:
     presence: str | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A lease as the store sees it. `ending_as` is set when the task is marked: how it must end."""
+
+    fence: Fence
+    is_marked: bool
+    ending_as: Mapping[str, Any] | None
+
+
 class WorkStore(Protocol):
     """What a worker does. Its one verb of writing is `commit`."""
 
@@ -250,8 +258,8 @@ class WorkStore(Protocol):
         `patient`, which waits for the lock). Refused: the database refuses this write for its
         content; the others of the batch are committed without it.
 
-        `Committed.settled` holds the results that the ledger already had for keys whose intents
-        the write carried: those calls must not be made.
+        `Committed.settled` holds what the ledger already had for keys whose intents or results
+        the write carried: those calls must not be made, and those results stand.
 
         A batch holds at most one write per task (ValueError).
         """
@@ -277,6 +285,10 @@ class WorkStore(Protocol):
         """Entries of this kind whose outcome is unknown."""
         ...
 
+    async def leased_to(self, worker_id: WorkerId) -> Mapping[TaskId, Standing]:
+        """What the worker runs as the store sees it."""
+        ...
+
     async def sign_off(self, worker_id: WorkerId) -> None:
         """The worker leaves: from now on nothing can be claimed for it."""
         ...
@@ -287,7 +299,7 @@ class BeatStore(Protocol):
 
     async def beat(
         self, worker_id: WorkerId, *, presence: str | None
-    ) -> Mapping[TaskId, Fence] | None:
+    ) -> Mapping[TaskId, Standing] | None:
         """One beat, and what the store holds leased to the worker by then.
 
         None: the worker has been declared dead (or has no row); nothing changed.
@@ -436,6 +448,15 @@ class InspectStore(Protocol):
 
     async def in_flight(self, agent: str) -> Sequence[Mapping[str, Any]]:
         """Unfinished tasks per workflow and version, and how many of them are held."""
+        ...
+
+    async def versions(self, agent: str) -> Sequence[Mapping[str, Any]]:
+        """Every known version with its unfinished tasks, how many of them are held, and how many
+        living workers can run it."""
+        ...
+
+    async def effects(self) -> Sequence[Mapping[str, Any]]:
+        """Every effect with its result, by ledger and key."""
         ...
 
     async def workers(self) -> Sequence[Mapping[str, Any]]:

@@ -18,7 +18,8 @@ from outlast.model.lease import Lease
 from outlast.model.ledger import LedgerEntry, LedgerKind
 from outlast.model.task import Scope, State, Task
 from outlast.store.codec import from_text
-from outlast.store.database import Row
+from outlast.store.database import Row, Rows
+from outlast.store.protocols import Standing
 
 
 def scope_of(row: Row) -> Scope:
@@ -78,6 +79,17 @@ def lease_of(row: Row) -> Lease:
         claimed_at=Millis(row["claimed_at"]),
         give_up_at=Millis(row["give_up_at"]),
     )
+
+
+def standings_of(rows: Rows) -> dict[TaskId, Standing]:
+    return {
+        TaskId(row["task_id"]): Standing(
+            fence=Fence(row["fence"]),
+            is_marked=row["cancel_requested_at"] is not None,
+            ending_as=None if row["ending_as"] is None else from_text(row["ending_as"]),
+        )
+        for row in rows
+    }
 
 
 def event_of(row: Row) -> LoggedEvent:

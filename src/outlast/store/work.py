@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlast.model.commit import Refused, Verdict, Write
@@ -13,8 +13,8 @@ from outlast.model.ledger import LedgerEntry, LedgerKind
 from outlast.store.codec import from_text, to_text
 from outlast.store.commits import commit_script, fault_of
 from outlast.store.database import Database, Rows, Script, StatementRefused, catalog
-from outlast.store.protocols import NewWorker, Settings, VersionOf
-from outlast.store.rows import entry_of, lease_of
+from outlast.store.protocols import NewWorker, Settings, Standing, VersionOf
+from outlast.store.rows import entry_of, lease_of, standings_of
 
 
 class Work:
@@ -85,6 +85,9 @@ class Work:
             return [lease_of(row) for row in rows]
 
         return await self._database.autocommit(script)
+
+    async def leased_to(self, worker_id: WorkerId) -> Mapping[TaskId, Standing]:
+        return standings_of(await self._read("tasks_leased_to", worker_id=worker_id))
 
     async def sign_off(self, worker_id: WorkerId) -> None:
         await self._one("workers_sign_off", worker_id=worker_id)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from outlast.model.commit import Event, Pause, Wait
 from outlast.model.errors import AuthorError, Stopped
+from outlast.model.ids import Fence, WriteNo
 from outlast.model.ledger import LedgerWrite
 
 
@@ -33,3 +34,20 @@ class BrokenRule(Stopped):
     def __init__(self, error: AuthorError) -> None:
         self.error = error
         super().__init__(str(error))
+
+
+class OutcomeUnknown(Stopped):
+    """An effect that must not be called twice was called, and nobody knows what became of it.
+
+    The task is held for an operator. `key` is the ledger's; `fence` and `write_no` name the call
+    that left it open, which is what `outlast resolve` answers.
+    """
+
+    def __init__(self, *, key: str, fence: Fence, write_no: WriteNo) -> None:
+        self.key = key
+        self.fence = fence
+        self.write_no = write_no
+        super().__init__(
+            f"the outcome of {key} is unknown and it may be called at most once: find out whether "
+            f"it happened, then run `outlast resolve`"
+        )

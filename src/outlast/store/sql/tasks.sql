@@ -124,7 +124,7 @@ update tasks set lease_owner = null, fence = fence + 1, ready_at = (select now f
 returning task_id;
 
 -- tasks_leased_to: what this worker runs as the store sees it
-select task_id, fence from tasks where lease_owner = :worker_id;
+select task_id, fence, cancel_requested_at, ending_as from tasks where lease_owner = :worker_id;
 
 -- tasks_orphaned: leased tasks whose worker is dead or has no row, with what their deaths prove
 select tasks.task_id, tasks.lease_owner,

@@ -1,0 +1,1 @@
+"""Agents to read and run. The project's own tests run them too."""

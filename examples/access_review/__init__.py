@@ -1,0 +1,1 @@
+"""A quarterly access review: the example that the tests and the demo run."""

@@ -1,0 +1,1 @@
+"""Ten thousand items, each handled once."""

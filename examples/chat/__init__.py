@@ -1,0 +1,1 @@
+"""A conversation of thousands of turns, with a checkpoint that stays small."""

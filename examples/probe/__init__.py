@@ -1,0 +1,1 @@
+"""An agent that obeys commands, for tests."""

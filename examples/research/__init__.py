@@ -1,0 +1,1 @@
+"""A model that streams, tools in parallel, approval for the dangerous ones."""

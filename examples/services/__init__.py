@@ -1,0 +1,1 @@
+"""What the small servers of the examples share."""

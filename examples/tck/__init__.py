@@ -1,0 +1,1 @@
+"""The agent under test in the A2A conformance suite."""

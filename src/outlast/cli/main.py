@@ -1,0 +1,219 @@
+"""Commands of the operator. Each does one thing, says what it did, and exits 0 when it did it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from outlast import compose
+from outlast.configuration import Configuration, configuration
+from outlast.model.errors import OutlastError
+from outlast.model.ids import Fence, TaskId, WriteNo
+from outlast.telemetry import configure_logging
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    name="outlast",
+    help="Run A2A agents whose tasks outlast connections, processes and conversations.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+out = Console()
+errors = Console(stderr=True)
+
+AgentPath = Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="The agent to run.")]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        help="sqlite:///path or postgresql://user@host/name. [env: OUTLAST_DATABASE]",
+    ),
+]
+Host = Annotated[str | None, typer.Option(help="Listen here. [env: OUTLAST_HOST]")]
+Port = Annotated[int | None, typer.Option(help="0 takes a free port. [env: OUTLAST_PORT]")]
+TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK", help="The id of the task.")]
+
+
+@app.command()
+def serve(
+    agent: AgentPath, database: DatabaseUrl = None, host: Host = None, port: Port = None
+) -> None:
+    """Run every role in one process: gateway, worker and sweeps, on one SQLite file."""
+    settings = _configured(database=database, host=host, port=port)
+    _run(lambda: compose.serve(compose.load_agent(agent), settings))
+
+
+@app.command()
+def gateway(
+    agent: AgentPath, database: DatabaseUrl = None, host: Host = None, port: Port = None
+) -> None:
+    """Answer A2A requests: read and write the store, run nothing."""
+    settings = _configured(database=database, host=host, port=port)
+    _run(lambda: compose.answer(compose.load_agent(agent), settings))
+
+
+@app.command()
+def worker(
+    agent: AgentPath,
+    database: DatabaseUrl = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Tasks run at once. [env: OUTLAST_CONCURRENCY]")
+    ] = None,
+) -> None:
+    """Claim tasks and run their steps, until SIGTERM."""
+    settings = _configured(database=database, concurrency=concurrency)
+    _run(lambda: compose.work(compose.load_agent(agent), settings))
+
+
+@app.command()
+def migrate(database: DatabaseUrl = None) -> None:
+    """Bring the database's schema up to this release. Safe to run anywhere, any number of times."""
+    settings = _configured(database=database)
+    applied = _run(lambda: compose.migrate(settings))
+    out.print(f"applied migrations: {applied}" if applied else "the schema is up to date")
+
+
+@app.command()
+def held(agent: AgentPath, database: DatabaseUrl = None) -> None:
+    """List the tasks that wait for an operator, and why."""
+
+    async def read(stores: compose.Stores) -> None:
+        table = Table("task", "step", "reason")
+        for task in await stores.inspect.held(compose.load_agent(agent).name):
+            table.add_row(task.task_id, task.step, task.held_reason)
+        out.print(table)
+
+    _with_stores(database, read)
+
+
+@app.command()
+def unhold(task: TaskIdArgument, database: DatabaseUrl = None) -> None:
+    """Let a held task run again, from its last commit."""
+
+    async def write(stores: compose.Stores) -> bool:
+        return await stores.admin.unhold(TaskId(task))
+
+    if not _with_stores(database, write):
+        _stop(f"task {task} is not held")
+    out.print(f"task {task} runs again")
+
+
+@app.command()
+def runs(task: TaskIdArgument, database: DatabaseUrl = None) -> None:
+    """Show every run of a task: who ran which step, and how it ended."""
+
+    async def read(stores: compose.Stores) -> None:
+        table = Table("fence", "worker", "step", "attempt", "outcome", "error")
+        for run in await stores.inspect.runs(TaskId(task)):
+            table.add_row(
+                str(run["fence"]),
+                run["worker_id"],
+                run["step"],
+                str(run["attempt"]),
+                run["outcome"] or "running",
+                run["error"] or "",
+            )
+        out.print(table)
+
+    _with_stores(database, read)
+
+
+@app.command()
+def versions(agent: AgentPath, database: DatabaseUrl = None) -> None:
+    """Show what is in flight on which version, and whether a live worker can run it."""
+
+    async def read(stores: compose.Stores) -> None:
+        table = Table("workflow", "version", "in flight", "held", "live workers")
+        for row in await stores.inspect.versions(compose.load_agent(agent).name):
+            table.add_row(*(str(row[name]) for name in row))
+        out.print(table)
+
+    _with_stores(database, read)
+
+
+@app.command()
+def resolve(
+    task: TaskIdArgument,
+    key: Annotated[str, typer.Argument(help="The key of the effect, as the hold names it.")],
+    fence: Annotated[int, typer.Option(help="The fence of the call, as the hold names it.")],
+    write_no: Annotated[int, typer.Option(help="Its write number, as the hold names it.")],
+    result: Annotated[
+        str | None, typer.Option(help="What the call brought, as JSON; it happened.")
+    ] = None,
+    not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although its worker is not proven dead.")
+    ] = False,
+    database: DatabaseUrl = None,
+) -> None:
+    """Say what became of an effect of unknown outcome, and let its task run again."""
+    if (result is None) != not_done:
+        _stop("say either --result JSON or --not-done")
+
+    async def write(stores: compose.Stores) -> bool:
+        resolved = await stores.admin.resolve(
+            TaskId(task),
+            f"effect:{key}",
+            fence=Fence(fence),
+            write_no=WriteNo(write_no),
+            result=result,
+            force=force,
+        )
+        return resolved and await stores.admin.unhold(TaskId(task))
+
+    if not _with_stores(database, write):
+        _stop("there is nothing of that call to resolve")
+    out.print(f"task {task} runs again")
+
+
+def _configured(**options: Any) -> Configuration:
+    try:
+        settings = configuration(**options)
+    except OutlastError as error:
+        _stop(str(error))
+    configure_logging(settings.log_level, style=settings.log_style)
+    return settings
+
+
+def _with_stores(
+    database: str | None, use: Callable[[compose.Stores], Coroutine[Any, Any, T]]
+) -> T:
+    settings = _configured(database=database)
+
+    async def run() -> T:
+        async with compose.open_stores(settings) as stores:
+            return await use(stores)
+
+    return _run(run)
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    try:
+        return asyncio.run(work())
+    except OutlastError as error:
+        _stop(str(error))
+    except BaseExceptionGroup as group:
+        known = group.subgroup(OutlastError)
+        if known is None:
+            raise
+        _stop(str(next(_leaves(known))))
+
+
+def _leaves(group: BaseExceptionGroup[OutlastError]) -> Iterator[OutlastError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _stop(text: str) -> NoReturn:
+    errors.print(f"[bold red]outlast:[/] {text}", highlight=False, soft_wrap=True)
+    raise typer.Exit(1)

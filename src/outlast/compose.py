@@ -1,0 +1,230 @@
+"""Wires everything: the one module that knows which database and which roles."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+from outlast.configuration import Configuration
+from outlast.model.errors import ConfigError
+from outlast.store.admin import Admin
+from outlast.store.beats import Beats
+from outlast.store.database import Database
+from outlast.store.inspect import Inspect
+from outlast.store.log import Log
+from outlast.store.protocols import Settings
+from outlast.store.sweeping import Sweeping
+from outlast.store.tasks import Tasks
+from outlast.store.work import Work
+from outlast.sweeps.sweeper import Sweeper
+from outlast.worker.beat import BeatStores
+from outlast.worker.worker import Worker, WorkerConfig, WorkerStores
+from outlast.workflow.agent import Agent
+
+Stop = Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stores:
+    """One open database, and everything that can be asked of it."""
+
+    database: Database
+    tasks: Tasks
+    log: Log
+    work: Work
+    sweeping: Sweeping
+    admin: Admin
+    inspect: Inspect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """A role of this process: what runs until it is stopped, and how to stop it."""
+
+    run: Callable[[], Awaitable[None]]
+    stop: Stop
+    problems: Callable[[], list[str]] = list
+
+
+# --- the database -------------------------------------------------------------------------------
+
+
+def database_for(configuration: Configuration, *, for_beats: bool = False) -> Database:
+    """A database that is not open yet. With `for_beats`: one session, which shows presence."""
+    scheme, _, rest = configuration.database.partition(":")
+    if scheme == "sqlite" and rest.startswith("///"):
+        from outlast.store.sqlite import SqliteDatabase
+
+        return SqliteDatabase(rest[3:], timeout=configuration.database_timeout)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(configuration, for_beats)
+    raise ConfigError(
+        "the database is given as sqlite:///path/to/file.db or"
+        f" postgresql://user@host/name, not as {scheme}:…"
+    )
+
+
+def _postgres(configuration: Configuration, for_beats: bool) -> Database:
+    try:
+        from outlast.store.postgres import PostgresDatabase
+    except ImportError:
+        raise ConfigError("PostgreSQL needs an extra: pip install 'outlast[postgres]'") from None
+    return PostgresDatabase(
+        configuration.database,
+        timeout=configuration.database_timeout,
+        size=1 if for_beats else configuration.database_pool,
+        listens=not for_beats,
+        pooler=configuration.database_pooler,
+    )
+
+
+def store_settings(configuration: Configuration) -> Settings:
+    return Settings(
+        retention_ms=int(configuration.retention * 1000),
+        crash_limit=configuration.crash_limit,
+        crash_backoff_ms=int(configuration.crash_backoff * 1000),
+    )
+
+
+def stores_on(database: Database, settings: Settings) -> Stores:
+    return Stores(
+        database=database,
+        tasks=Tasks(database, settings),
+        log=Log(database),
+        work=Work(database, settings),
+        sweeping=Sweeping(database, settings),
+        admin=Admin(database),
+        inspect=Inspect(database),
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_stores(configuration: Configuration) -> AsyncIterator[Stores]:
+    """The store, ready for use: a SQLite file is migrated here, PostgreSQL by `outlast migrate`.
+
+    Raises ConfigError when the database is not there, SchemaMismatch when it does not fit.
+    """
+    database = database_for(configuration)
+    await database.open()
+    try:
+        stores = stores_on(database, store_settings(configuration))
+        if database.dialect == "sqlite":
+            await stores.admin.migrate()
+        else:
+            await stores.admin.check()
+        yield stores
+    finally:
+        await database.close()
+
+
+async def migrate(configuration: Configuration) -> list[int]:
+    """The numbers of the migrations that were applied."""
+    database = database_for(configuration)
+    await database.open()
+    try:
+        return list(await Admin(database).migrate())
+    finally:
+        await database.close()
+
+
+# --- the author's code --------------------------------------------------------------------------
+
+
+def load_agent(path: str) -> Agent:
+    """The agent that `module:name` names, from the working folder or an installed package."""
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"name the agent as module:variable, not as {path!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            raise ConfigError(
+                f"there is no module {module_name!r} to load the agent from"
+            ) from None
+        raise
+    agent = getattr(module, name, None)
+    if not isinstance(agent, Agent):
+        raise ConfigError(f"{module_name} has no Agent named {name!r}")
+    return agent
+
+
+# --- the roles ----------------------------------------------------------------------------------
+
+
+def worker_role(agent: Agent, stores: Stores, configuration: Configuration) -> Role:
+    """A worker and the sweeps that every worker runs."""
+    worker = Worker(
+        agent,
+        WorkerStores(
+            work=stores.work,
+            log=stores.log,
+            wakeups=stores.database.wakeups,
+            connect_beat=lambda: _beat_stores(configuration),
+        ),
+        WorkerConfig(
+            concurrency=configuration.concurrency,
+            beat_s=configuration.beat,
+            lease_s=configuration.lease,
+            grace_s=configuration.grace,
+            poll_s=configuration.poll,
+        ),
+    )
+    sweeper = Sweeper(
+        stores.sweeping,
+        stores.database.wakeups,
+        agent=agent.name,
+        recovery_s=configuration.recovery,
+    )
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(sweeper.run(), name="outlast-sweeper")
+            try:
+                await worker.run()
+            finally:
+                sweeper.stop()
+
+    return Role(run=run, stop=worker.stop, problems=worker.problems)
+
+
+def _beat_stores(configuration: Configuration) -> BeatStores:
+    database = database_for(configuration, for_beats=True)
+    settings = store_settings(configuration)
+    return BeatStores(database=database, beats=Beats(database), work=Work(database, settings))
+
+
+async def run_roles(*roles: Role) -> None:
+    """Run roles until SIGTERM or SIGINT; when one dies, all stop and its error is raised."""
+
+    def stop_all() -> None:
+        for role in roles:
+            role.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_all)
+
+    async def outlive(role: Role) -> None:
+        try:
+            await role.run()
+        finally:
+            stop_all()
+
+    async with asyncio.TaskGroup() as group:
+        for role in roles:
+            group.create_task(outlive(role))
+
+
+async def work(agent: Agent, configuration: Configuration) -> None:
+    """`outlast worker`: claim and run tasks until stopped."""
+    async with open_stores(configuration) as stores:
+        await run_roles(worker_role(agent, stores, configuration))

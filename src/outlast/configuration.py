@@ -1,0 +1,108 @@
+"""The configuration of a process: from the environment, checked once, published by the policy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from outlast.model.errors import ConfigError
+
+PREFIX = "OUTLAST_"
+_OTHERS = ("OUTLAST_TEST_",)
+
+
+class Configuration(BaseModel):
+    """Every setting, with its default. Times are in seconds.
+
+    Each is read from the environment variable `OUTLAST_<NAME>`, and most have an option of the
+    same name on the command line.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    database: str = "sqlite:///outlast.db"
+    """`sqlite:///path` (relative to the working folder, `sqlite:////path` absolute) or a
+    `postgresql://` URL."""
+
+    database_pool: int = Field(default=10, ge=1, le=200)
+    """PostgreSQL connections of a process, apart from the beat's and the listener's."""
+
+    database_pooler: bool = False
+    """Behind a transaction pooler: no presence, no wake-ups, no prepared statements."""
+
+    database_timeout: float = Field(default=10.0, gt=0)
+    """The deadline of every call to the database."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    url: str | None = None
+    """The public URL in the Agent Card; the address that is listened on when not given."""
+
+    concurrency: int = Field(default=100, ge=1)
+    """Tasks that one worker runs at once."""
+
+    beat: float = Field(default=1.0, gt=0)
+    lease: float = Field(default=15.0, gt=0)
+    """How long a lease outlasts the last beat."""
+
+    grace: float = Field(default=20.0, ge=0)
+    """How long a stop lets steps reach their next commit."""
+
+    poll: float = Field(default=1.0, gt=0)
+    """How often work and events are looked for when no wake-up comes."""
+
+    recovery: float = Field(default=1.0, gt=0)
+    """How often the beats of other workers are looked at."""
+
+    retention: float = Field(default=30 * 86400.0, gt=0)
+    """How long a finished task can still be read."""
+
+    crash_limit: int = Field(default=3, ge=1)
+    """Proven deaths of workers in one step after which the task fails."""
+
+    crash_backoff: float = Field(default=2.0, ge=0)
+    """The delay after the second death in a step; it doubles with each further one."""
+
+    blocking_cap: float = Field(default=600.0, gt=0)
+    """How long a blocking send waits before it answers with the task as it is."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_style: Literal["console", "json"] | None = None
+
+    @model_validator(mode="after")
+    def _a_lease_outlasts_beats(self) -> Configuration:
+        if self.lease < 3 * self.beat:
+            raise ValueError(
+                f"a lease of {self.lease:g} s must outlast at least three beats of {self.beat:g} s"
+            )
+        return self
+
+
+def configuration(environment: Mapping[str, str] | None = None, **options: object) -> Configuration:
+    """The environment's settings, with what the command line gives in their place.
+
+    Raises ConfigError that names the setting, what was wrong and what would be right.
+    """
+    environment = os.environ if environment is None else environment
+    given: dict[str, object] = {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(PREFIX) and not name.startswith(_OTHERS)
+    }
+    given |= {name: value for name, value in options.items() if value is not None}
+    try:
+        return Configuration.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError("; ".join(map(_told, error.errors()))) from None
+
+
+def _told(fault: object) -> str:
+    assert isinstance(fault, Mapping)
+    name = ".".join(map(str, fault["loc"])) or "configuration"
+    if fault["type"] == "extra_forbidden":
+        known = ", ".join(sorted(Configuration.model_fields))
+        return f"there is no setting {PREFIX}{name.upper()}; known are: {known}"
+    return f"{name}: {fault['msg']}"

@@ -1,0 +1,68 @@
+"""Logging: one line per event, with names that stay the same.
+
+Event names are `<thing>.<what happened>`; the thing is a word of the glossary.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Literal
+
+import structlog
+
+EVENTS: Mapping[str, str] = {
+    "worker.registered": "a worker is among the living",
+    "worker.declared_dead": "this worker finds that others have declared it dead",
+    "worker.dead": "a watcher has proved another worker dead and freed its tasks",
+    "worker.draining": "a graceful stop waits for running steps",
+    "beat.failed": "a beat did not reach the store; it is tried again at once",
+    "beat.died": "the beat thread has ended with an error",
+    "claim.failed": "a claim did not reach the store, or its reply did not come back",
+    "lease.given_back": "a lease whose claim this worker never heard of was released",
+    "run.began": "a run of a task begins under a new lease",
+    "run.ended": "a run has written what ends its lease",
+    "run.lease_lost": "a run has lost its lease and stopped; another run may go on",
+    "run.broke": "a run ended with an unexpected error; the task is held",
+    "run.not_written": "what a run wanted to write was refused; the task is held",
+    "run.not_held": "not even the hold could be written",
+    "step.failed": "a step raised or took too long",
+    "task.held": "a task waits for an operator",
+    "sweep.failed": "a duty did not reach the store; it is tried again at its next turn",
+    "deadlines.moved": "deadlines that passed during an outage were moved by it",
+    "deadlines.ended": "tasks ended because a deadline passed",
+    "gateway.listening": "the gateway answers requests",
+    "request.failed": "a request met an unexpected error; the reference is in the reply",
+    "checkpoint.large": "a checkpoint has grown past the size from which it is warned of",
+}
+"""Every event that is logged, and what it says. A test keeps the list complete."""
+
+
+def configure_logging(
+    level: str = "info", *, style: Literal["console", "json"] | None = None
+) -> None:
+    """Log to standard error: readable lines on a terminal, JSON elsewhere."""
+    chosen = style or ("console" if sys.stderr.isatty() else "json")
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer()
+        if chosen == "console"
+        else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
+    )

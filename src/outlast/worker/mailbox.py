@@ -1,0 +1,253 @@
+"""One mailbox per lease owns `write_no`.
+
+Whatever the coroutines of a run want written goes through it, and what waits there together goes
+out as one write. One write is under way at a time; once sent it is repeated with the same content
+until its outcome is known, whoever has stopped waiting for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import orjson
+
+from outlast.model.commit import (
+    Backoff,
+    Busy,
+    Committed,
+    Ending,
+    Event,
+    EventKind,
+    Hold,
+    Lost,
+    Marked,
+    Move,
+    Pause,
+    Refused,
+    Verdict,
+    Wait,
+    Write,
+)
+from outlast.model.content import joined, part_from_json
+from outlast.model.errors import CancelRequested, LeaseLost, OutlastError
+from outlast.model.ids import WriteNo
+from outlast.model.lease import Lease
+from outlast.model.ledger import Intent, LedgerWrite
+from outlast.workflow.session import Written
+
+T = TypeVar("T")
+Submit = Callable[[Write], Awaitable[Verdict]]
+
+COALESCE_S = 0.1
+COALESCE_BYTES = 4096
+
+
+class WriteRefused(OutlastError):
+    """The database refuses what the run wants written, however often it is tried."""
+
+
+@dataclass(eq=False)
+class _Letter:
+    """What one coroutine wants written."""
+
+    events: Sequence[Event]
+    ledger: Sequence[LedgerWrite]
+    move: Move | None
+    ending: Ending | None
+    urgent: bool
+    in_hook: bool
+    answered: asyncio.Future[Written]
+
+    @property
+    def is_stopped_by_mark(self) -> bool:
+        return not self.in_hook and (
+            isinstance(self.ending, Pause | Wait | Backoff | Hold)
+            or any(isinstance(entry, Intent) for entry in self.ledger)
+        )
+
+
+class Mailbox:
+    """The writes of one run, in the order in which they were posted."""
+
+    def __init__(
+        self, lease: Lease, submit: Submit, *, on_logged: Callable[[], None] = lambda: None
+    ) -> None:
+        self._lease = lease
+        self._submit = submit
+        self._on_logged = on_logged
+        self._write_no = WriteNo(0)
+        self._letters: list[_Letter] = []
+        self._urgent = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+        self._lost = False
+
+    async def post(
+        self,
+        *,
+        events: Sequence[Event] = (),
+        ledger: Sequence[LedgerWrite] = (),
+        move: Move | None = None,
+        ending: Ending | None = None,
+        urgent: bool = True,
+        in_hook: bool = False,
+    ) -> Written:
+        """Have this written; returns when it is in the store.
+
+        Raises LeaseLost when the lease is over, CancelRequested when the task is marked and this
+        may not be written any more, WriteRefused when the database refuses the content. A caller
+        that is cancelled meanwhile stops waiting; what it posted is written all the same.
+        """
+        if self._lost:
+            raise LeaseLost("the lease of this run is over")
+        letter = _Letter(
+            events=events,
+            ledger=ledger,
+            move=move,
+            ending=ending,
+            urgent=urgent,
+            in_hook=in_hook,
+            answered=asyncio.get_running_loop().create_future(),
+        )
+        letter.answered.add_done_callback(_retrieved)
+        self._letters.append(letter)
+        if urgent or _size(self._letters) >= COALESCE_BYTES:
+            self._urgent.set()
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_all(), name="outlast-mailbox")
+        return await asyncio.shield(letter.answered)
+
+    async def _send_all(self) -> None:
+        while self._letters:
+            if not self._urgent.is_set():
+                try:
+                    async with asyncio.timeout(COALESCE_S):
+                        await self._urgent.wait()
+                except TimeoutError:
+                    pass
+            self._urgent.clear()
+            letters, self._letters = self._letters, []
+            await self._send(letters)
+
+    async def _send(self, letters: list[_Letter]) -> None:
+        try:
+            verdict = await self._submit(self._write_of(letters))
+        except Exception as error:
+            _answer(letters, error)
+            return
+        match verdict:
+            case Committed():
+                self._write_no = WriteNo(self._write_no + 1)
+                written = Written(committed=verdict, write_no=self._write_no)
+                for letter in letters:
+                    if not letter.answered.done():
+                        letter.answered.set_result(written)
+                if any(letter.events for letter in letters):
+                    self._on_logged()
+            case Lost():
+                self._lost = True
+                waiting, self._letters = self._letters, []
+                _answer(letters + waiting, LeaseLost("another write has ended the lease"))
+            case Marked():
+                await self._part(letters)
+            case Refused(reason=reason):
+                await self._single_out(letters, reason)
+            case Busy():
+                raise AssertionError("the committer never answers Busy")
+
+    async def _part(self, letters: list[_Letter]) -> None:
+        """The mark has stopped the write and nothing was changed: what it forbids is answered,
+        the rest goes out without it."""
+        stopped = [letter for letter in letters if letter.is_stopped_by_mark]
+        _answer(stopped, CancelRequested("the task is marked for cancel"))
+        if rest := [letter for letter in letters if not letter.is_stopped_by_mark]:
+            await self._send(rest)
+
+    async def _single_out(self, letters: list[_Letter], reason: str) -> None:
+        """Only the guilty one fails: the letters go one by one, in order."""
+        if len(letters) == 1:
+            _answer(letters, WriteRefused(reason))
+            return
+        for letter in letters:
+            await self._send([letter])
+
+    def _write_of(self, letters: list[_Letter]) -> Write:
+        moves: list[Move | None] = [letter.move for letter in letters]
+        endings: list[Ending | None] = [letter.ending for letter in letters]
+        return Write(
+            task_id=self._lease.task_id,
+            ledger_id=self._lease.ledger_id,
+            fence=self._lease.fence,
+            write_no=self._write_no,
+            events=coalesced([event for letter in letters for event in letter.events]),
+            ledger=tuple(entry for letter in letters for entry in letter.ledger),
+            move=_last(moves),
+            ending=_last(endings),
+            in_hook=any(letter.in_hook for letter in letters),
+        )
+
+
+def coalesced(events: Sequence[Event]) -> tuple[Event, ...]:
+    """The events of one write with neighbouring chunks of an artifact made one, and only the
+    newest of neighbouring progress reports kept."""
+    out: list[Event] = []
+    for event in events:
+        last = out[-1] if out else None
+        if last is not None and _are_chunks(last, event):
+            out[-1] = _joined(last, event)
+        elif last is not None and _is_progress(last) and _is_progress(event):
+            out[-1] = event
+        else:
+            out.append(event)
+    return tuple(out)
+
+
+def _are_chunks(first: Event, second: Event) -> bool:
+    return (
+        first.kind is EventKind.ARTIFACT
+        and second.kind is EventKind.ARTIFACT
+        and bool(second.body["append"])
+        and first.body["artifact"]["artifactId"] == second.body["artifact"]["artifactId"]
+        and not first.body["lastChunk"]
+    )
+
+
+def _joined(first: Event, second: Event) -> Event:
+    parts = [
+        part_from_json(part)
+        for event in (first, second)
+        for part in event.body["artifact"]["parts"]
+    ]
+    artifact = {
+        **second.body["artifact"],
+        **first.body["artifact"],
+        "parts": [part.to_json() for part in joined(parts)],
+    }
+    body = {**first.body, "artifact": artifact, "lastChunk": second.body["lastChunk"]}
+    return replace(first, body=body)
+
+
+def _is_progress(event: Event) -> bool:
+    return event.kind is EventKind.STATUS and "progress" in event.body
+
+
+def _size(letters: Sequence[_Letter]) -> int:
+    return sum(len(orjson.dumps(event.body)) for letter in letters for event in letter.events)
+
+
+def _answer(letters: Sequence[_Letter], error: BaseException) -> None:
+    for letter in letters:
+        if not letter.answered.done():
+            letter.answered.set_exception(error)
+
+
+def _retrieved(answered: asyncio.Future[Written]) -> None:
+    """Nobody may be waiting any more: an error is not "never retrieved" then."""
+    if not answered.cancelled():
+        answered.exception()
+
+
+def _last(values: Sequence[T | None]) -> T | None:
+    return next((value for value in reversed(values) if value is not None), None)

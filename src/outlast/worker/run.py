@@ -1,0 +1,287 @@
+"""A run: what happens under one lease. The `Session` of each step in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from outlast.model.artifacts import fold_artifacts
+from outlast.model.commit import Event, EventKind, LoggedEvent, Move
+from outlast.model.errors import (
+    CancelRequested,
+    LeaseLost,
+    ShuttingDown,
+    Stopped,
+    StoreUnavailable,
+)
+from outlast.model.ids import Seq, WorkerId
+from outlast.model.lease import Lease
+from outlast.model.ledger import LedgerEntry, LedgerWrite, Result
+from outlast.store.protocols import LogStore, Standing, WorkStore
+from outlast.worker.mailbox import Mailbox
+from outlast.worker.threads import Threads
+from outlast.workflow.session import Written
+
+T = TypeVar("T")
+
+_PAGE = 500
+_SETTLE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What all runs of a worker share."""
+
+    work: WorkStore
+    log: LogStore
+    threads: Threads
+    resources: Any
+    is_stopping: Callable[[], bool]
+    on_stuck: Callable[[str], None]
+
+
+@dataclass(eq=False, kw_only=True)
+class Run:
+    """`Session` under one lease.
+
+    `stop` ends it: the step's task is cancelled, every verb raises the reason from then on, and
+    what is shielded goes on until it has ended by itself.
+    """
+
+    lease: Lease
+    owner: WorkerId
+    mailbox: Mailbox
+    around: Surroundings
+    holds: Callable[[], bool]
+    first: LoggedEvent
+    latest: LoggedEvent
+    began: float
+    in_hook: bool = False
+    on_commit: Callable[[], None] = lambda: None
+    _reason: Stopped | None = None
+    _step: asyncio.Task[Any] | None = None
+    _shielded: set[asyncio.Future[Any]] = field(default_factory=set)
+    _threads: set[asyncio.Future[Any]] = field(default_factory=set)
+
+    @property
+    def resources(self) -> Any:
+        return self.around.resources
+
+    @property
+    def reason(self) -> Stopped | None:
+        """What has stopped the current step, or None."""
+        return self._reason
+
+    # --- stopping -----------------------------------------------------------------------------
+
+    def begin(self, step: asyncio.Task[Any]) -> None:
+        """A step begins: `interrupt` will cancel its task."""
+        self._step = step
+
+    def forgive(self) -> None:
+        """The next step of the run begins unstopped; a lost lease is not forgiven."""
+        if not isinstance(self._reason, LeaseLost):
+            self._reason = None
+        self._step = None
+
+    def check(self) -> None:
+        if self._reason is None and not self.holds():
+            self._reason = LeaseLost("the lease may have ended by the worker's own clock")
+        if self._reason is not None:
+            raise self._reason
+
+    def stop(self, reason: Stopped) -> Stopped:
+        if self._reason is None:
+            self._reason = reason
+        return self._reason
+
+    def interrupt(self, reason: Stopped) -> None:
+        """Stop from outside: the step leaves at its next await. A lost lease beats any other
+        reason, because nothing that this run writes will count."""
+        if isinstance(reason, LeaseLost):
+            self._reason = reason
+        self.stop(reason)
+        if self._step is not None and not self._step.done():
+            self._step.cancel()
+
+    async def drain(self, patience: float | None) -> bool:
+        """Wait until nothing that is shielded is under way any more, however long that takes
+        (effects have timeouts of their own), and no thread; False when a thread still runs after
+        `patience` seconds."""
+        while self._shielded:
+            await asyncio.wait(set(self._shielded))
+        if self._threads:
+            await asyncio.wait(set(self._threads), timeout=patience)
+        return not self._threads
+
+    # --- writing ------------------------------------------------------------------------------
+
+    async def write(
+        self,
+        *,
+        events: Sequence[Event] = (),
+        ledger: Sequence[LedgerWrite] = (),
+        move: Move | None = None,
+        urgent: bool = True,
+    ) -> Written:
+        self.check()
+        written = await self._until_stopped(
+            self.mailbox.post(
+                events=events, ledger=ledger, move=move, urgent=urgent, in_hook=self.in_hook
+            )
+        )
+        if move is not None:
+            self.moved(move, written)
+            if self.around.is_stopping():
+                raise self.stop(ShuttingDown("the worker stops; this commit was the last"))
+        if written.committed.marked and not self.in_hook:
+            raise self.stop(CancelRequested("the task is marked for cancel"))
+        return written
+
+    def moved(self, move: Move, written: Written) -> None:
+        """The lease as this commit leaves it: attempts and timeouts count from here."""
+        self.lease = replace(
+            self.lease,
+            checkpoint=move.checkpoint if move.checkpoint is not None else self.lease.checkpoint,
+            step=move.step,
+            visit=move.visit,
+            ending_as=move.ending_as or self.lease.ending_as,
+            attempt=1,
+            crashes=0,
+            last_seq=written.committed.last_seq,
+            commit_seq=written.committed.last_seq,
+        )
+        self.on_commit()
+
+    async def settle(self, key: str, result: str) -> str:
+        """Under the fence while it holds; else by the one write that needs none: the outside has
+        done it, whatever became of the lease."""
+        try:
+            written = await self.mailbox.post(
+                ledger=[Result(key=key, result=result)], in_hook=self.in_hook
+            )
+            return written.committed.settled.get(key, result)
+        except LeaseLost:
+            return await self._settle_unfenced(key, result)
+
+    async def _settle_unfenced(self, key: str, result: str) -> str:
+        deadline = asyncio.get_running_loop().time() + _SETTLE_S
+        while True:
+            try:
+                if await self.around.work.settle(self.lease.ledger_id, key, result):
+                    return result
+                entry = await self.around.work.entry(self.lease.ledger_id, key)
+                return result if entry is None or entry.result is None else entry.result
+            except StoreUnavailable:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(random.uniform(0.2, 0.6))
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def entry(self, key: str) -> LedgerEntry | None:
+        return await self._read(lambda: self.around.work.entry(self.lease.ledger_id, key))
+
+    async def entries(self, first: str, last: str) -> Sequence[LedgerEntry]:
+        found: list[LedgerEntry] = []
+        while True:
+            start = found[-1].key + "\x01" if found else first
+            page = await self._read(
+                lambda start=start: self.around.work.entries(  # type: ignore[misc]
+                    self.lease.ledger_id, start, last, limit=_PAGE
+                )
+            )
+            found.extend(page)
+            if len(page) < _PAGE:
+                return found
+
+    async def committed_artifacts(self) -> dict[str, dict[str, Any]]:
+        events = await self._artifact_events(Seq(0), self.lease.commit_seq)
+        return fold_artifacts(events)
+
+    async def provisional_artifacts(self) -> Sequence[str]:
+        events = await self._artifact_events(self.lease.commit_seq, self.lease.last_seq)
+        return list(dict.fromkeys(event.body["artifact"]["artifactId"] for event in events))
+
+    async def _artifact_events(self, after: Seq, until: Seq) -> Sequence[LoggedEvent]:
+        if after >= until:
+            return ()
+        return await self._read(
+            lambda: self.around.log.artifact_events(self.lease.task_id, after=after, until=until)
+        )
+
+    async def messages(self, *, before: Seq | None, limit: int) -> Sequence[LoggedEvent]:
+        return await self._read(
+            lambda: self.around.log.messages(self.lease.task_id, before=before, limit=limit)
+        )
+
+    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """StoreUnavailable never reaches a step: it waits, within the lease."""
+        while True:
+            self.check()
+            try:
+                return await self._until_stopped(read())
+            except StoreUnavailable:
+                await self._until_stopped(asyncio.sleep(random.uniform(0.1, 0.3)))
+
+    # --- the outside --------------------------------------------------------------------------
+
+    async def shielded(self, call: Awaitable[T]) -> T:
+        self.check()
+        task = asyncio.ensure_future(call)
+        _keep(self._shielded, task)
+        return await self._until_stopped(asyncio.shield(task))
+
+    async def thread(self, fn: Callable[..., T], *args: Any) -> T:
+        self.check()
+        thread = self.around.threads.start(fn, *args)
+        _keep(self._threads, thread)
+        return await self._until_stopped(asyncio.shield(thread))
+
+    async def _until_stopped(self, waiting: Awaitable[T]) -> T:
+        """Await; a cancel that came from `interrupt` becomes the reason it was given."""
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if self._reason is not None:
+                raise self._reason from None
+            raise
+        except (LeaseLost, CancelRequested) as reason:
+            raise self.stop(reason) from None
+
+
+def _keep(kept: set[asyncio.Future[Any]], future: asyncio.Future[Any]) -> None:
+    def drop(ended: asyncio.Future[Any]) -> None:
+        kept.discard(ended)
+        if not ended.cancelled():
+            ended.exception()  # whoever waited has left: it is not "never retrieved"
+
+    kept.add(future)
+    future.add_done_callback(drop)
+
+
+async def edges(log: LogStore, lease: Lease) -> tuple[LoggedEvent, LoggedEvent]:
+    """The message that created the task, and the last one received."""
+    first = await log.event(lease.task_id, Seq(1))
+    if first is None:
+        raise StoreUnavailable(f"task {lease.task_id} has no first event", happened=False)
+    before: Seq | None = None
+    while True:
+        page = await log.messages(lease.task_id, before=before, limit=3)
+        for event in reversed(page):
+            if event.kind in (EventKind.TASK, EventKind.MESSAGE):
+                return first, event
+        if not page:
+            return first, first
+        before = page[0].seq
+
+
+def is_marked(standings: Mapping[Any, Standing], lease: Lease) -> Standing | None:
+    """The run's own standing, if the task is marked for cancel."""
+    standing = standings.get(lease.task_id)
+    if standing is None or standing.fence != lease.fence or not standing.is_marked:
+        return None
+    return standing
