@@ -13,6 +13,7 @@ to fail.
 | `GET /users[?left_by=DAY]` | the users, or those who had left by that day |
 | `POST /grants/{id}/revoke` | the revocation; a repeat under a key gets the first answer |
 | `GET /counters` | what was called and applied, and how often |
+| `POST /reset` | forgets calls, revocations and faults |
 | `POST /faults`, `DELETE /faults` | see `examples.services.faults`: systems, users, fetch, revoke |
 """
 
@@ -96,6 +97,11 @@ class Service:
     async def read_counters(self, _request: Request) -> Response:
         return JSONResponse(self.state.counters())
 
+    async def reset(self, request: Request) -> Response:
+        self.faults.clear()
+        self.state.forget()
+        return await self.read_counters(request)
+
 
 def build_app(records: Records, state: State) -> Starlette:
     faults = Faults(KINDS)
@@ -107,6 +113,7 @@ def build_app(records: Records, state: State) -> Starlette:
             Route("/users", service.list_users),
             Route("/grants/{id}/revoke", service.revoke, methods=["POST"]),
             Route("/counters", service.read_counters),
+            Route("/reset", service.reset, methods=["POST"]),
             *faults.routes(),
         ],
         exception_handlers={HTTPException: _say},

@@ -35,6 +35,43 @@ class KeyReused(Exception):
 
 
 @dataclass
+class Tally:
+    """What the entries so far add up to."""
+
+    listings: Counter[str] = field(default_factory=Counter)
+    fetches: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    calls_without_key: int = 0
+    applied: Counter[str] = field(default_factory=Counter)
+    applied_by_key: Counter[str] = field(default_factory=Counter)
+    duplicates: int = 0
+    refusals: int = 0
+    answers: dict[str, tuple[str, Revocation]] = field(default_factory=dict)
+
+    def add(self, entry: Entry) -> None:
+        match entry.what:
+            case "list_systems" | "list_users":
+                self.listings[entry.what] += 1
+            case "fetch":
+                self.fetches[entry.name] += 1
+            case "call":
+                if entry.key is None:
+                    self.calls_without_key += 1
+                else:
+                    self.calls[entry.key] += 1
+            case "repeat":
+                self.duplicates += 1
+            case "refusal":
+                self.refusals += 1
+            case "revocation":
+                self.applied[entry.name] += 1
+                if entry.key is not None and entry.at is not None:
+                    self.applied_by_key[entry.key] += 1
+                    answer = Revocation(grant=entry.name, revoked_at=entry.at)
+                    self.answers[entry.key] = (entry.request, answer)
+
+
+@dataclass
 class State:
     """Counts every call on arrival; applies a revocation once per key.
 
@@ -42,15 +79,7 @@ class State:
     """
 
     _file: BinaryIO | None = None
-    _listings: Counter[str] = field(default_factory=Counter)
-    _fetches: Counter[str] = field(default_factory=Counter)
-    _calls: Counter[str] = field(default_factory=Counter)
-    _calls_without_key: int = 0
-    _applied: Counter[str] = field(default_factory=Counter)
-    _applied_by_key: Counter[str] = field(default_factory=Counter)
-    _duplicates: int = 0
-    _refusals: int = 0
-    _answers: dict[str, tuple[str, Revocation]] = field(default_factory=dict)
+    _tally: Tally = field(default_factory=Tally)
 
     @classmethod
     def open(cls, path: Path | None) -> State:
@@ -64,12 +93,19 @@ class State:
         file.truncate(len(whole))
         state = cls(file)
         for line in whole.splitlines():
-            state._count(Entry.model_validate_json(line))
+            state._tally.add(Entry.model_validate_json(line))
         return state
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def forget(self) -> None:
+        """Start over, as if nothing had been asked or done."""
+        if self._file is not None:
+            self._file.truncate(0)
+            os.fsync(self._file.fileno())
+        self._tally = Tally()
 
     def note_listing(self, what: Literal["list_systems", "list_users"]) -> None:
         self._write(Entry(what=what))
@@ -86,32 +122,31 @@ class State:
         A repeat under a key returns the first answer and applies nothing; other content under the
         key raises `KeyReused`. Without a key each call is applied, as if it were new.
         """
-        if key is not None and key in self._answers:
-            first_request, answer = self._answers[key]
+        if key is not None and key in self._tally.answers:
+            first_request, answer = self._tally.answers[key]
             if first_request != request:
                 self._write(Entry(what="refusal", name=grant, key=key))
                 raise KeyReused(key)
             self._write(Entry(what="repeat", name=grant, key=key))
             return answer
-        revocation = Revocation(grant=grant, revoked_at=datetime.now(UTC))
-        self._write(
-            Entry(what="revocation", name=grant, key=key, request=request, at=revocation.revoked_at)
-        )
-        return revocation
+        now = datetime.now(UTC)
+        self._write(Entry(what="revocation", name=grant, key=key, request=request, at=now))
+        return Revocation(grant=grant, revoked_at=now)
 
     def is_revoked(self, grant: str) -> bool:
-        return self._applied[grant] > 0
+        return grant in self._tally.applied
 
     def counters(self) -> dict[str, Any]:
+        tally = self._tally
         return {
-            "listings": dict(self._listings),
-            "fetches": dict(self._fetches),
-            "revoke_calls": dict(self._calls),
-            "revoke_calls_without_key": self._calls_without_key,
-            "applied": dict(self._applied),
-            "applied_by_key": dict(self._applied_by_key),
-            "duplicates": self._duplicates,
-            "refusals": self._refusals,
+            "listings": dict(tally.listings),
+            "fetches": dict(tally.fetches),
+            "revoke_calls": dict(tally.calls),
+            "revoke_calls_without_key": tally.calls_without_key,
+            "applied": dict(tally.applied),
+            "applied_by_key": dict(tally.applied_by_key),
+            "duplicates": tally.duplicates,
+            "refusals": tally.refusals,
         }
 
     def _write(self, entry: Entry) -> None:
@@ -120,26 +155,4 @@ class State:
             self._file.write(entry.model_dump_json(exclude_defaults=True).encode() + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
-        self._count(entry)
-
-    def _count(self, entry: Entry) -> None:
-        match entry.what:
-            case "list_systems" | "list_users":
-                self._listings[entry.what] += 1
-            case "fetch":
-                self._fetches[entry.name] += 1
-            case "call":
-                if entry.key is None:
-                    self._calls_without_key += 1
-                else:
-                    self._calls[entry.key] += 1
-            case "repeat":
-                self._duplicates += 1
-            case "refusal":
-                self._refusals += 1
-            case "revocation":
-                self._applied[entry.name] += 1
-                if entry.key is not None and entry.at is not None:
-                    self._applied_by_key[entry.key] += 1
-                    answer = Revocation(grant=entry.name, revoked_at=entry.at)
-                    self._answers[entry.key] = (entry.request, answer)
+        self._tally.add(entry)

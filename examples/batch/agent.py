@@ -27,7 +27,7 @@ from outlast import (
     Workflow,
 )
 
-BAD = 4_711
+BAD = 42
 """The customer without an address."""
 
 

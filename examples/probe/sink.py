@@ -6,6 +6,7 @@
 |---|---|
 | `POST /effects/{key}` | counts one call under this key |
 | `GET /counters` | says, by key, how many calls came and how many different idempotency keys |
+| `POST /reset` | forgets calls and faults |
 | `POST /faults`, `DELETE /faults` | see `examples.services.faults`: effect |
 
 One effect under a key is one idempotency key, however many calls: the sink itself drops no repeat,
@@ -47,6 +48,12 @@ class Sink:
         distinct = {key: len(keys) for key, keys in self.idempotency_keys.items()}
         return JSONResponse({"calls": dict(self.calls), "distinct": distinct})
 
+    async def reset(self, request: Request) -> Response:
+        self.faults.clear()
+        self.calls.clear()
+        self.idempotency_keys.clear()
+        return await self.read_counters(request)
+
 
 def build_app() -> Starlette:
     sink = Sink()
@@ -54,6 +61,7 @@ def build_app() -> Starlette:
         routes=[
             Route("/effects/{key:path}", sink.count, methods=["POST"]),
             Route("/counters", sink.read_counters),
+            Route("/reset", sink.reset, methods=["POST"]),
             *sink.faults.routes(),
         ]
     )

@@ -69,6 +69,9 @@ class Faults:
         ]
         return await _act(struck[0], request) if struck else None
 
+    def clear(self) -> None:
+        self._armed.clear()
+
     def routes(self) -> list[Route]:
         """`POST /faults` adds one fault or a list of them, `DELETE /faults` clears all."""
         return [
@@ -89,7 +92,7 @@ class Faults:
         return JSONResponse({"in_force": len(self._armed)})
 
     async def _clear(self, _request: Request) -> Response:
-        self._armed.clear()
+        self.clear()
         return JSONResponse({"in_force": 0})
 
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -47,18 +48,41 @@ class Services:
         return Service(url, process)
 
 
-@pytest.fixture
-def services() -> Iterator[Services]:
+@pytest.fixture(scope="session")
+def shared_services() -> Iterator[Services]:
+    """Services that many tests use, one after another."""
     started = Services()
     with started.stack:
         yield started
 
 
 @pytest.fixture
-def directory(services: Services) -> Service:
-    return services.start("examples.access_review.directory")
+def services() -> Iterator[Services]:
+    """Services of this test's own."""
+    started = Services()
+    with started.stack:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def shared_directory(shared_services: Services) -> Service:
+    return shared_services.start("examples.access_review.directory")
 
 
 @pytest.fixture
-def sink(services: Services) -> Service:
-    return services.start("examples.probe.sink")
+def directory(shared_directory: Service) -> Service:
+    """A directory that has not been asked anything yet."""
+    httpx.post(f"{shared_directory.url}/reset").raise_for_status()
+    return shared_directory
+
+
+@pytest.fixture(scope="session")
+def shared_sink(shared_services: Services) -> Service:
+    return shared_services.start("examples.probe.sink")
+
+
+@pytest.fixture
+def sink(shared_sink: Service) -> Service:
+    """A sink that has counted nothing yet."""
+    httpx.post(f"{shared_sink.url}/reset").raise_for_status()
+    return shared_sink

@@ -191,6 +191,23 @@ def test_what_it_did_survives_a_kill(services: Services, tmp_path: Path) -> None
     assert state.read_bytes().endswith(b"\n")
 
 
-def test_it_stops_at_sigterm(directory: Service) -> None:
+def test_a_reset_is_for_good(services: Services, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    first = services.start(MODULE, "--state", str(state))
+    with httpx.Client(base_url=first.url) as http:
+        revoke(http, "ledger-0001", "k")
+        ask_for(http, kind="fetch", action="status")
+        http.post("/reset").raise_for_status()
+        assert counters(http)["applied"] == {}
+        assert http.get("/systems/ledger/grants").json()[0]["id"] == "ledger-0001"
+        before = counters(http)
+    first.kill()
+    second = services.start(MODULE, "--state", str(state))
+    with httpx.Client(base_url=second.url) as http:
+        assert counters(http) == before
+
+
+def test_it_stops_at_sigterm(services: Services) -> None:
+    directory = services.start(MODULE)
     directory.process.send_signal(signal.SIGTERM)
     assert directory.process.wait(timeout=10) in (0, -signal.SIGTERM)

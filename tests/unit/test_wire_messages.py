@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict, ParseDict
@@ -106,6 +107,18 @@ def test_a_number_that_json_lacks_is_refused(value: float) -> None:
 
     with pytest.raises(InvalidParams, match="not finite"):
         to_json(proto, path="message")
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"), [(3, 3), (3.5, 3.5), (2**53, 2**53), (1e300, 1e300), (-7.0, -7)]
+)
+def test_whole_numbers_stay_whole_and_all_fit_the_stores_codec(value: float, kept: float) -> None:
+    proto = to_proto(Message.user(Data({"a": [value]})))
+
+    data = to_json(proto, path="message")["parts"][0]["data"]["a"][0]
+
+    assert (data, type(data)) == (kept, type(kept))
+    assert orjson.loads(orjson.dumps(data)) == kept
 
 
 def test_a_message_of_a_task_says_so_and_keeps_what_it_says_itself() -> None:

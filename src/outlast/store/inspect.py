@@ -34,6 +34,10 @@ class Inspect:
         rows = await self._read("tasks_peek", task_id=task_id)
         return task_of(rows[0]) if rows else None
 
+    async def checkpoint(self, task_id: TaskId) -> str | None:
+        rows = await self._read("tasks_peek", task_id=task_id)
+        return rows[0]["checkpoint"] if rows else None
+
     async def runs(self, task_id: TaskId) -> Sequence[Mapping[str, Any]]:
         return await self._read("task_runs_list", task_id=task_id)
 

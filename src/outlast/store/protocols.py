@@ -438,6 +438,10 @@ class InspectStore(Protocol):
         """The task, whatever its scope."""
         ...
 
+    async def checkpoint(self, task_id: TaskId) -> str | None:
+        """The task's committed checkpoint, as JSON."""
+        ...
+
     async def runs(self, task_id: TaskId) -> Sequence[Mapping[str, Any]]:
         """Every run of the task, in order."""
         ...

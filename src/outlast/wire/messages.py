@@ -17,6 +17,10 @@ from outlast.model import content
 from outlast.model.errors import InvalidParams
 
 
+_EXACT = 2**53
+"""Up to here every whole number is a double; larger ones stay what they were made to."""
+
+
 class _Message(Protocol):
     """What the protocol's generated classes have in common, for our purposes."""
 
@@ -26,13 +30,14 @@ class _Message(Protocol):
 def to_json(message: _Message, *, path: str) -> dict[str, Any]:
     """The JSON of a part of a request, with its names as in the specification.
 
-    Raises InvalidParams for what has no JSON: a number that is not finite.
+    Whole numbers are whole again, as they were sent: protobuf has only doubles for them. Raises
+    InvalidParams for what has no JSON: a number that is not finite.
     """
     try:
         body: dict[str, Any] = MessageToDict(message)
     except SerializeToJsonError as error:
         raise InvalidParams("holds a number that is not finite", path=path) from error
-    return body
+    return {name: _with_whole_numbers(value) for name, value in body.items()}
 
 
 def struct_to_json(struct: Any, *, path: str) -> dict[str, Any]:
@@ -66,3 +71,15 @@ def to_proto(message: content.Message) -> pb.Message:
 def from_proto(message: pb.Message) -> content.Message:
     """The protocol's message as ours. Raises InvalidParams for a part without content."""
     return content.Message.from_json(to_json(message, path="message"))
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer() and abs(value) <= _EXACT:
+            return int(value)
+        case dict():
+            return {key: _with_whole_numbers(item) for key, item in value.items()}
+        case list():
+            return [_with_whole_numbers(item) for item in value]
+        case _:
+            return value

@@ -10,7 +10,7 @@ from typing import Any
 from outlast.model.content import Message
 from outlast.model.errors import AuthorError, InvalidParams
 from outlast.model.task import Caller
-from outlast.workflow.registration import check_name
+from outlast.workflow.limits import check_name
 from outlast.workflow.signatures import check_async, check_takes, name_of
 from outlast.workflow.workflow import Workflow
 

@@ -156,7 +156,7 @@ def _kind_of(value: Any) -> type:
 
 
 def _is_same(value: Any, again: Any) -> bool:
-    if type(value).__eq__ is object.__eq__:
+    if getattr(type(value), "__eq__", None) is object.__eq__:
         return type(value) is type(again)  # nothing more can be told
     try:
         return bool(value == again) or bool(value != value and again != again)  # NaN is NaN

@@ -11,20 +11,21 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from outlast.model.errors import AuthorError, NotDone
 from outlast.model.ids import WriteNo
 from outlast.model.ledger import Clear, Intent, LedgerEntry, LedgerKind, effect_key
 from outlast.model.points import point
 from outlast.workflow.jsontype import JsonType
-from outlast.workflow.limits import check_key
-from outlast.workflow.registration import check_duration
+from outlast.workflow.limits import check_duration, check_key
 from outlast.workflow.requests import Request, encode_result, request_of, result_type
 from outlast.workflow.rules import calling
 from outlast.workflow.run import Call, Run
 from outlast.workflow.signatures import is_async, name_of
 from outlast.workflow.suspend import OutcomeUnknown
+
+T = TypeVar("T")
 
 EFFECT_TIMEOUT = timedelta(seconds=60)
 KEY_PARAM = "idempotency_key"
@@ -162,7 +163,7 @@ async def _perform(
     return await _outside(run, call, lambda: _called(run, effect, written.write_no))
 
 
-async def _outside(run: Run[Any], call: Call, leave: Callable[[], Awaitable[Any]]) -> Any:
+async def _outside(run: Run[Any], call: Call, leave: Callable[[], Awaitable[T]]) -> T:
     run.session.check()
     if not call.waiters:
         raise asyncio.CancelledError  # everybody who wanted it has left
@@ -176,13 +177,15 @@ async def _outside(run: Run[Any], call: Call, leave: Callable[[], Awaitable[Any]
 async def _called(run: Run[Any], effect: Effect, write_no: WriteNo) -> str:
     """Call the function and record what it brought, or that it certainly did nothing."""
     named = {} if effect.key_param is None else {effect.key_param: _downstream_key(run, effect)}
+    limit = asyncio.timeout(effect.timeout.total_seconds())
+    not_done: tuple[type[Exception], ...] = (NotDone, *effect.not_done)
     try:
-        async with asyncio.timeout(effect.timeout.total_seconds()) as limit:
+        async with limit:
             point("before:effect")
             with calling("once"):
                 value = await effect.fn(*effect.args, **named)
             point("after:effect")
-    except (NotDone, *effect.not_done):
+    except not_done:
         # Our own timeout interrupts a call that may have arrived, whatever its error looks like.
         if not limit.expired():
             await run.session.write(ledger=(Clear(key=effect.ledger_key, write_no=write_no),))

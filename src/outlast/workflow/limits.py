@@ -1,6 +1,9 @@
-"""Sizes that are refused, and where: all published (`outlast policy`)."""
+"""Sizes and values that are refused. The sizes are published (`outlast policy`)."""
 
 from __future__ import annotations
+
+import re
+from datetime import timedelta
 
 from outlast.model.errors import AuthorError
 
@@ -13,6 +16,8 @@ PART_LIMIT = MIB
 ARTIFACT_LIMIT = 16 * MIB
 KEY_LIMIT = 512
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
 
 def check_size(size: int, limit: int, *, what: str, fix: str) -> None:
     """Raise AuthorError when `size` bytes are more than `limit`."""
@@ -23,6 +28,23 @@ def check_size(size: int, limit: int, *, what: str, fix: str) -> None:
 def size_of(text: str) -> int:
     """Bytes of the text as it is stored."""
     return len(text.encode())
+
+
+def check_name(name: object, *, of: str) -> str:
+    """Raise AuthorError for a name that would not survive in URLs, keys and metrics."""
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    raise AuthorError(
+        f"{name!r} cannot be the name of {of}.",
+        "use up to 100 letters, digits, '.', '_' and '-', for example 'access-review'.",
+    )
+
+
+def check_duration(value: object, *, of: str) -> timedelta:
+    """Raise AuthorError for what is not a length of time above zero."""
+    if isinstance(value, timedelta) and value > timedelta(0):
+        return value
+    raise AuthorError(f"{of} is {value!r}.", "give a timedelta above zero.")
 
 
 def in_bytes(size: int) -> str:

@@ -49,9 +49,10 @@ async def compute(
         if inspect.isawaitable(value):
             value = await value
     text = encode_result(value, type_, what=what)
+    value = type_.decode_kept(text, what=f"The result of {what}")
     kept = Kept(key=ledger_key, kind=LedgerKind.MEMO, result=text, digest=request.digest)
     await run.session.write(ledger=(kept,))
-    return type_.decode_kept(text, what=f"The result of {what}")
+    return value
 
 
 def kept_value(
@@ -64,6 +65,6 @@ def kept_value(
     verb: str,
     key: str,
 ) -> Any:
-    """The value of an entry that stands for this very request. Raises AuthorError if it does not."""
+    """The value of an entry, if it stands for this very request. Else raises AuthorError."""
     run.check_digest(entry, request.digest, request.text, verb=verb, key=key)
     return type_.decode_kept(text, what=f"The kept result of {verb} {key!r}")

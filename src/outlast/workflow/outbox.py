@@ -28,7 +28,8 @@ class Outbox:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._said: list[Event] = []
-        self._provisional: dict[str, None] = {}
+        self._provisional: dict[str, int] = {}
+        self._failure: Exception | None = None
         self._kept: set[str] = set()
         self._rewound = False
         self._turn = asyncio.Lock()
@@ -61,29 +62,39 @@ class Outbox:
         while len(self._under_way) >= _UNDER_WAY:
             await asyncio.wait((next(iter(self._under_way)),))
         self._session.check()
+        self._raise_failure()
         task = asyncio.create_task(self._session.write(events=events, urgent=False))
         self._under_way[task] = None
         task.add_done_callback(self._arrived)
         # The task must have called `write` before anything else can, or order is lost.
         await asyncio.sleep(0)
 
-    async def post_chunk(self, artifact: ArtifactJson, *, append: bool, last: bool) -> None:
-        """A chunk of an artifact, after the rewinds that must precede a run's first chunk."""
+    def size_of_provisional(self, artifact_id: str) -> int | None:
+        """How large this run has made the artifact since its last commit; None: not at all."""
+        return self._provisional.get(artifact_id)
+
+    async def post_chunk(
+        self, artifact: ArtifactJson, *, append: bool, last: bool, size: int
+    ) -> None:
+        """A chunk of an artifact, after the rewinds that must precede a run's first chunk.
+
+        size: the bytes of the artifact with this chunk.
+        """
         async with self._turn:
             skip = () if append else (artifact["artifactId"],)
             rewinds = await self._rewinds(skip=skip)
-            self._provisional[artifact["artifactId"]] = None
+            self._provisional[artifact["artifactId"]] = size
             chunk = artifact_event(artifact, append=append, last_chunk=last)
             await self.post(*rewinds, chunk)
 
     async def close_chunks(
-        self, artifact: ArtifactJson, *, append: bool, ledger: Sequence[LedgerWrite]
+        self, artifact: ArtifactJson, *, append: bool, size: int, ledger: Sequence[LedgerWrite]
     ) -> None:
         """The last chunk together with what the ledger keeps of the stream, in one write."""
         async with self._turn:
             skip = () if append else (artifact["artifactId"],)
             rewinds = await self._rewinds(skip=skip)
-            self._provisional[artifact["artifactId"]] = None
+            self._provisional[artifact["artifactId"]] = size
         chunk = artifact_event(artifact, append=append, last_chunk=True)
         await self._session.write(events=(*rewinds, chunk), ledger=ledger)
 
@@ -93,6 +104,7 @@ class Outbox:
         From here on the run counts it as committed: write it, or end the run.
         """
         async with self._turn:
+            self._raise_failure()
             rewinds = await self._rewinds(skip=self.said)
             said, self._said = self._said, []
             self._provisional.clear()
@@ -119,9 +131,16 @@ class Outbox:
 
     def _arrived(self, task: asyncio.Task[Written]) -> None:
         del self._under_way[task]
-        # A write that fails stops the run, and the next verb says why; here nobody listens.
-        if not task.cancelled():
-            task.exception()
+        if task.cancelled():
+            return
+        failure = task.exception()
+        # A Stopped has stopped the run already; what the store refuses, the next verb tells.
+        if isinstance(failure, Exception):
+            self._failure = self._failure or failure
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
 
 def _rewind(artifact_id: str, before: ArtifactJson | None) -> Event:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import types
 import typing
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from outlast.model.errors import AuthorError
 from outlast.model.retry import BUGS, Retry
 from outlast.workflow.context import Context
+from outlast.workflow.limits import check_duration
 from outlast.workflow.next import Complete, Fail, Goto, Reject
 from outlast.workflow.signatures import UNKNOWN, annotation_of, check_async, check_takes, name_of
 from outlast.workflow.steps import NOT_GIVEN
@@ -23,25 +23,7 @@ from outlast.workflow.steps import NOT_GIVEN
 AUTHOR_BUGS: tuple[type[BaseException], ...] = (*BUGS, ValidationError)
 """What is not tried again unless the author says so: data that did not fit will not fit later."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RETURNED = frozenset({Complete, Fail, Reject, Goto, types.NoneType})
-
-
-def check_name(name: object, *, of: str) -> str:
-    """Raise AuthorError for a name that would not survive in URLs, keys and metrics."""
-    if isinstance(name, str) and _NAME.fullmatch(name):
-        return name
-    raise AuthorError(
-        f"{name!r} cannot be the name of {of}.",
-        "use up to 100 letters, digits, '.', '_' and '-', for example 'access-review'.",
-    )
-
-
-def check_duration(value: object, *, of: str) -> timedelta:
-    """Raise AuthorError for what is not a length of time above zero."""
-    if isinstance(value, timedelta) and value > timedelta(0):
-        return value
-    raise AuthorError(f"{of} is {value!r}.", "give a timedelta above zero.")
 
 
 def check_step(fn: Callable[..., Any], checkpoint: object, *, role: str) -> None:

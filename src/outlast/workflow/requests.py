@@ -1,11 +1,11 @@
-"""What a verb asks of the outside, as the ledger keeps it: to tell an equal request from another."""
+"""What a verb asks of the outside, so that an equal request can be told from another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
-
 
 from outlast.model.errors import AuthorError
 from outlast.model.ledger import digest_of
@@ -65,9 +65,6 @@ def encode_result(value: Any, type_: JsonType[Any], *, what: str) -> str:
 
 def _awaited(annotation: Any) -> Any:
     """What awaiting a call gives, for plain functions that are annotated with an awaitable."""
-    import typing
-    from collections.abc import Awaitable, Coroutine
-
     origin = typing.get_origin(annotation)
     if origin in (Awaitable, Coroutine):
         return typing.get_args(annotation)[-1]

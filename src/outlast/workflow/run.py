@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
 
@@ -145,12 +145,14 @@ class Run(Generic[C]):
 
     def message(self, text: str | None, data: Any, *more: Part) -> dict[str, Any] | None:
         """A message of the agent in this task, as A2A's JSON; None when there is nothing in it."""
-        parts = [*([] if text is None else [Text(text)]), *([] if data is None else [Data(data)])]
-        if not parts and not more:
+        parts: list[Part] = [] if text is None else [Text(text)]
+        parts += [] if data is None else [Data(data)]
+        parts += more
+        if not parts:
             return None
         lease = self.lease
-        body = Message.agent(*parts, *more).to_json()
-        body["parts"] = [part_json(part, what="the message") for part in (*parts, *more)]
+        body = Message.agent().to_json()
+        body["parts"] = [part_json(part, what="the message") for part in parts]
         return body | {"contextId": lease.context_id, "taskId": lease.task_id}
 
 
@@ -161,4 +163,4 @@ def checkpoint_of(run: Run[C]) -> C:
             f"{run.step.name} uses ctx.checkpoint, and there is none yet.",
             "a start returns the first checkpoint; what it has to go by is ctx.message.",
         )
-    return cast("C", run.checkpoint)
+    return run.checkpoint

@@ -16,10 +16,9 @@ from outlast.model.retry import Retry
 from outlast.workflow.checkpoint import CheckpointType
 from outlast.workflow.context import Context
 from outlast.workflow.inputs import InputType, first_checkpoint
+from outlast.workflow.limits import check_duration, check_name
 from outlast.workflow.next import Next
 from outlast.workflow.registration import (
-    check_duration,
-    check_name,
     check_start,
     check_step,
     check_timeout,
@@ -40,6 +39,7 @@ from outlast.workflow.steps import (
 C = TypeVar("C")
 R = TypeVar("R")
 
+AnyFn = Callable[..., Awaitable[Any]]
 StepFn = Callable[[Context[C, R]], Coroutine[Any, Any, Next | None]]
 StartOfMessage = Callable[[Message], Coroutine[Any, Any, C]]
 StartWithContext = Callable[[Message, Context[C, R]], Coroutine[Any, Any, C]]
@@ -72,7 +72,7 @@ class Workflow(Generic[C]):
         Raises AuthorError for a value that cannot work.
         """
         self.name = check_name(name, of="a workflow")
-        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        if type(version) is not int or version < 1:
             raise AuthorError(
                 f"{version!r} cannot be a version of {name}.", "count from 1: version=1."
             )
@@ -116,28 +116,27 @@ class Workflow(Generic[C]):
         return fn
 
     @overload
-    def step(self, fn: StepFn[C, R], /) -> StepFn[C, R]: ...
+    def step(self, fn: StepFn[C, R]) -> StepFn[C, R]: ...
 
     @overload
     def step(
-        self, *, retry: Retry | None = None, timeout: timedelta | None = NOT_GIVEN
+        self, fn: None = None, *, retry: Retry | None = None, timeout: timedelta | None = NOT_GIVEN
     ) -> Callable[[StepFn[C, R]], StepFn[C, R]]: ...
 
     def step(
         self,
-        fn: StepFn[C, R] | None = None,
-        /,
+        fn: Callable[..., Any] | None = None,
         *,
         retry: Retry | None = None,
         timeout: timedelta | None = NOT_GIVEN,
-    ) -> StepFn[C, R] | Callable[[StepFn[C, R]], StepFn[C, R]]:
+    ) -> Any:
         """The next step, named like the function.
 
         timeout: counted since the step's last commit; 10 minutes when not given, None for a step
         that may run as long as it likes.
         """
 
-        def add(fn: StepFn[C, R]) -> StepFn[C, R]:
+        def add(fn: AnyFn) -> AnyFn:
             step = self._made(fn, retry, check_timeout(timeout, STEP_TIMEOUT, of=name_of(fn)))
             if step.name in RESERVED:
                 raise AuthorError(
@@ -155,47 +154,45 @@ class Workflow(Generic[C]):
         return add if fn is None else add(fn)
 
     @overload
-    def on_cancel(self, fn: StepFn[C, R], /) -> StepFn[C, R]: ...
+    def on_cancel(self, fn: StepFn[C, R]) -> StepFn[C, R]: ...
 
     @overload
     def on_cancel(
-        self, *, retry: Retry | None = None, timeout: timedelta = NOT_GIVEN
+        self, fn: None = None, *, retry: Retry | None = None, timeout: timedelta = NOT_GIVEN
     ) -> Callable[[StepFn[C, R]], StepFn[C, R]]: ...
 
     def on_cancel(
         self,
-        fn: StepFn[C, R] | None = None,
-        /,
+        fn: Callable[..., Any] | None = None,
         *,
         retry: Retry | None = None,
         timeout: timedelta = NOT_GIVEN,
-    ) -> StepFn[C, R] | Callable[[StepFn[C, R]], StepFn[C, R]]:
+    ) -> Any:
         """Runs before a task is CANCELED; may use effects, may not wait; 60 s when not given."""
 
-        def add(fn: StepFn[C, R]) -> StepFn[C, R]:
+        def add(fn: AnyFn) -> AnyFn:
             return self._add_hook(ON_CANCEL, fn, retry, timeout)
 
         return add if fn is None else add(fn)
 
     @overload
-    def on_failure(self, fn: StepFn[C, R], /) -> StepFn[C, R]: ...
+    def on_failure(self, fn: StepFn[C, R]) -> StepFn[C, R]: ...
 
     @overload
     def on_failure(
-        self, *, retry: Retry | None = None, timeout: timedelta = NOT_GIVEN
+        self, fn: None = None, *, retry: Retry | None = None, timeout: timedelta = NOT_GIVEN
     ) -> Callable[[StepFn[C, R]], StepFn[C, R]]: ...
 
     def on_failure(
         self,
-        fn: StepFn[C, R] | None = None,
-        /,
+        fn: Callable[..., Any] | None = None,
         *,
         retry: Retry | None = None,
         timeout: timedelta = NOT_GIVEN,
-    ) -> StepFn[C, R] | Callable[[StepFn[C, R]], StepFn[C, R]]:
+    ) -> Any:
         """Runs before a task has FAILED; may use effects, may not wait; 60 s when not given."""
 
-        def add(fn: StepFn[C, R]) -> StepFn[C, R]:
+        def add(fn: AnyFn) -> AnyFn:
             return self._add_hook(ON_FAILURE, fn, retry, timeout)
 
         return add if fn is None else add(fn)
@@ -287,8 +284,8 @@ class Workflow(Generic[C]):
         return Step(StepName(check_name(fn.__name__, of="a step")), fn, policy, timeout)
 
     def _add_hook(
-        self, name: StepName, fn: StepFn[C, R], retry: Retry | None, timeout: timedelta
-    ) -> StepFn[C, R]:
+        self, name: StepName, fn: AnyFn, retry: Retry | None, timeout: timedelta
+    ) -> AnyFn:
         check_step(fn, self.checkpoint.type, role=name)
         if name in self._hooks:
             raise self._second(name, self._hooks[name], fn)

@@ -1,0 +1,148 @@
+"""The SDK's dispatchers, with what they have no hook for.
+
+Everything here overrides something of the pinned SDK version, and says which gap it closes. The
+request contexts are in `context`, the errors in `errors`; streams will get their SSE ids here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from a2a.server.context import ServerCallContext
+from a2a.server.jsonrpc_models import JSONParseError
+from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
+from a2a.server.routes.rest_dispatcher import RestDispatcher
+from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.errors import InvalidParamsError, InvalidRequestError
+from google.protobuf.json_format import ParseError
+from sse_starlette.sse import EventSourceResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from outlast.gateway.body import BodyTooLarge
+from outlast.gateway.context import CallContexts
+from outlast.gateway.handler import OutlastRequestHandler
+
+T = TypeVar("T")
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_TOO_LARGE = 413
+
+
+class JsonRpcBinding(JsonRpcDispatcher):
+    """JSON-RPC. The SDK answers a body that is no JSON text, or too much of it, as an error of its
+    own; and its streams can be buffered by proxies."""
+
+    def __init__(self, handler: OutlastRequestHandler) -> None:
+        super().__init__(handler, context_builder=CallContexts())
+        self._keepalive_s = handler.config.keepalive_s
+
+    async def handle_requests(self, request: Request) -> Response:
+        try:
+            await request.json()  # read once: the SDK's own code gets the same value
+        except BodyTooLarge as error:
+            return self._refused(InvalidRequestError(str(error)))
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            return self._refused(JSONParseError(message=f"the body is not JSON: {error}"))
+        except ClientDisconnect:
+            return Response()
+        response: Response = await super().handle_requests(request)
+        return response
+
+    def _create_response(self, context: ServerCallContext, handler_result: Any) -> Response:
+        return unbuffered(super()._create_response(context, handler_result), self._keepalive_s)
+
+    def _refused(self, error: Any) -> Response:
+        response: Response = self._generate_error_response(None, error)
+        return response
+
+
+class RestBinding(RestDispatcher):
+    """HTTP+JSON. The SDK answers requests that do not parse as internal errors, or as invalid
+    requests where a parameter is wrong; and its streams can be buffered by proxies."""
+
+    def __init__(self, handler: OutlastRequestHandler) -> None:
+        super().__init__(handler, context_builder=CallContexts())
+        self._keepalive_s = handler.config.keepalive_s
+
+    async def _handle_non_streaming(
+        self, request: Request, handler_func: Callable[[ServerCallContext], Awaitable[T]]
+    ) -> T:
+        with _parsing():
+            result: T = await super()._handle_non_streaming(request, handler_func)
+            return result
+
+    async def _handle_streaming(
+        self,
+        request: Request,
+        handler_func: Callable[[ServerCallContext], AsyncIterator[Any]],
+    ) -> EventSourceResponse:
+        with _parsing():
+            response = await super()._handle_streaming(request, handler_func)
+        return unbuffered(response, self._keepalive_s)
+
+    def routes(self) -> list[BaseRoute]:
+        """The specification's paths (§11.3), at the root and below a tenant."""
+        config = "/tasks/{id}/pushNotificationConfigs"
+        table: list[tuple[str, str, Endpoint]] = [
+            ("POST", "/message:send", self.on_message_send),
+            ("POST", "/message:stream", self.on_message_send_stream),
+            ("POST", "/tasks/{id}:cancel", self.on_cancel_task),
+            # The prose of the specification says POST, its protobuf says GET: clients do both.
+            ("GET", "/tasks/{id}:subscribe", self.on_subscribe_to_task),
+            ("POST", "/tasks/{id}:subscribe", self.on_subscribe_to_task),
+            ("GET", "/tasks/{id}", self.on_get_task),
+            ("GET", "/tasks", self.list_tasks),
+            ("POST", config, self.set_push_notification),
+            ("GET", config, self.list_push_notifications),
+            ("GET", config + "/{push_id}", self.get_push_notification),
+            ("DELETE", config + "/{push_id}", self.delete_push_notification),
+            ("GET", "/extendedAgentCard", self.handle_authenticated_agent_card),
+        ]
+        routes = [Route(path, _bounded(to), methods=[method]) for method, path, to in table]
+        return [*routes, Mount("/{tenant}", routes=routes)]
+
+
+R = TypeVar("R", bound=Response)
+
+
+def unbuffered(response: R, keepalive_s: float) -> R:
+    """A stream that proxies pass on at once and do not cut for its silence (cases 34 and 35)."""
+    if isinstance(response, EventSourceResponse):
+        response.headers["Cache-Control"] = "no-cache"
+        response.headers["X-Accel-Buffering"] = "no"
+        response.ping_interval = keepalive_s
+    return response
+
+
+def _bounded(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with the body read before: what is too large has its own status."""
+
+    async def read_first(request: Request) -> Response:
+        try:
+            await request.body()
+        except BodyTooLarge as error:
+            payload = build_rest_error_payload(InvalidRequestError(str(error)))
+            payload["error"]["code"] = _TOO_LARGE
+            return JSONResponse(payload, status_code=_TOO_LARGE)
+        except ClientDisconnect:
+            return Response()
+        return await endpoint(request)
+
+    return read_first
+
+
+@contextmanager
+def _parsing() -> Iterator[None]:
+    try:
+        yield
+    except ParseError as error:
+        if str(error).startswith("Failed to load JSON"):
+            raise InvalidRequestError(f"the body is not JSON: {error}") from error
+        raise InvalidParamsError(f"the request does not parse: {error}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"the body is not UTF-8: {error}") from error

@@ -1,0 +1,82 @@
+"""The Agent Card: what the agent says of itself, and what is true of this gateway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.constants import PROTOCOL_VERSION_1_0, TransportProtocol
+
+from outlast.gateway.config import GatewayConfig
+from outlast.wire.extension import EXTENSION_URI
+from outlast.workflow.agent import Agent, Skill
+
+_MODES = ("text/plain", "application/json")
+
+
+def agent_card(agent: Agent, config: GatewayConfig) -> pb.AgentCard:
+    """The public card of the agent behind `config.url`."""
+    url = config.url.rstrip("/")
+    return pb.AgentCard(
+        name=agent.name,
+        description=agent.description,
+        version=config.agent_version,
+        supported_interfaces=[
+            _interface(f"{url}/", TransportProtocol.JSONRPC),
+            _interface(url, TransportProtocol.HTTP_JSON),
+        ],
+        capabilities=pb.AgentCapabilities(
+            streaming=True,
+            push_notifications=False,
+            extended_agent_card=False,
+            extensions=[_extension(config)],
+        ),
+        default_input_modes=_MODES,
+        default_output_modes=_MODES,
+        skills=map(_skill, agent.skills),
+    )
+
+
+def published_limits(config: GatewayConfig) -> dict[str, Any]:
+    """What callers can rely on and must keep to, read from the running configuration."""
+    return {
+        "blockingCapSeconds": config.blocking_cap_s,
+        "keepaliveSeconds": config.keepalive_s,
+        "idempotency": config.idempotency.value,
+        "limits": {
+            "bodyBytes": config.max_body,
+            "messageBytes": config.max_message,
+            "partBytes": config.max_part,
+            "parts": config.max_parts,
+            "depth": config.max_depth,
+        },
+    }
+
+
+def _interface(url: str, binding: TransportProtocol) -> pb.AgentInterface:
+    return pb.AgentInterface(
+        url=url, protocol_binding=binding.value, protocol_version=PROTOCOL_VERSION_1_0
+    )
+
+
+def _extension(config: GatewayConfig) -> pb.AgentExtension:
+    extension = pb.AgentExtension(
+        uri=EXTENSION_URI,
+        description=(
+            "Generations, callers' messages as events, and answers that name their question;"
+            " params: what this gateway promises and limits."
+        ),
+        required=False,
+    )
+    extension.params.update(published_limits(config))
+    return extension
+
+
+def _skill(skill: Skill) -> pb.AgentSkill:
+    return pb.AgentSkill(
+        id=skill.id,
+        name=skill.name,
+        description=skill.description,
+        tags=skill.tags or [skill.id],  # the specification wants at least one
+        examples=skill.examples,
+    )

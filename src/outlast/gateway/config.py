@@ -1,0 +1,51 @@
+"""What an operator can set for a gateway. All of it is published, in the card or as policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+MIB = 1024 * 1024
+
+
+class Idempotency(StrEnum):
+    """Which sends can be repeated without starting anything twice.
+
+    AUTO: those with an Idempotency-Key, and those whose messageId is unique by construction.
+    ALWAYS: every messageId counts. HEADER: only an Idempotency-Key does. OFF: nothing does.
+    """
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    HEADER = "header"
+    OFF = "off"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayConfig:
+    """Lengths of time are in seconds, sizes in bytes.
+
+    url: where callers reach this gateway; stands in the card. agent_version: stands there too.
+    epoch: of the store, as `AdminStore.check` tells it; part of the names of pauses.
+    blocking_cap_s: how long a blocking send waits before it answers with the task as it is.
+    poll_s: how often a waiting request looks at the store when no wake-up comes.
+    keepalive_s: between comments on a silent stream.
+    store_patience_s: how long a call to a store that is away is repeated.
+    max_depth: nesting of JSON values. Protobuf's parsers stop at 100 levels and an object takes
+        three, so that anything deeper would come back to gRPC clients as an error.
+    """
+
+    url: str = "http://127.0.0.1:8000"
+    agent_version: str = "1.0.0"
+    epoch: str = ""
+    idempotency: Idempotency = Idempotency.AUTO
+    blocking_cap_s: float = 600
+    poll_s: float = 1.0
+    keepalive_s: float = 15
+    router_timeout_s: float = 5
+    store_patience_s: float = 20
+    max_body: int = 8 * MIB
+    max_message: int = 4 * MIB
+    max_part: int = 1 * MIB
+    max_parts: int = 1000
+    max_depth: int = 24

@@ -1,0 +1,62 @@
+"""What a handler may know of the HTTP request that a call came in."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
+from a2a.server.context import ServerCallContext
+from a2a.server.routes.common import DefaultServerCallContextBuilder
+from a2a.utils.constants import PROTOCOL_VERSION_1_0, VERSION_HEADER
+from a2a.utils.errors import VersionNotSupportedError
+from starlette.requests import Request
+
+# The second is what clients of the draft before 1.0 send.
+_EXTENSION_HEADERS = (HTTP_EXTENSION_HEADER, f"X-{HTTP_EXTENSION_HEADER}")
+_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+_SPOKEN = re.compile(r"1\.0(\.\d+)?")  # a patch number is never considered (§3.6)
+
+
+class CallContexts(DefaultServerCallContextBuilder):
+    """Builds call contexts. Their state holds `headers` without credentials, and `left`, which
+    returns when the caller has left."""
+
+    def build(self, request: Request) -> ServerCallContext:
+        """The context of a call. Raises VersionNotSupportedError."""
+        check_version(request)
+        context = super().build(request)
+        context.state["headers"] = {
+            name: value for name, value in request.headers.items() if name not in _CREDENTIALS
+        } | {VERSION_HEADER.lower(): PROTOCOL_VERSION_1_0}
+        context.state["left"] = partial(_until_left, request)
+        context.requested_extensions = requested_extensions(request)
+        return context
+
+
+def check_version(request: Request) -> None:
+    """Raise VersionNotSupportedError unless the request speaks A2A 1.0, by header or by query
+    parameter. None at all means 0.3 (§3.6.2)."""
+    said = request.headers.get(VERSION_HEADER) or request.query_params.get(VERSION_HEADER) or ""
+    if _SPOKEN.fullmatch(said.strip()):
+        return
+    what = (
+        f"A2A {said} is" if said else f"a request without {VERSION_HEADER} means A2A 0.3, which is"
+    )
+    raise VersionNotSupportedError(
+        f"{what} not served here; send {VERSION_HEADER}: {PROTOCOL_VERSION_1_0}"
+    )
+
+
+def requested_extensions(request: Request) -> set[str]:
+    """The extensions that the caller wants to use."""
+    values = [value for name in _EXTENSION_HEADERS for value in request.headers.getlist(name)]
+    requested: set[str] = get_requested_extensions(values)
+    return requested
+
+
+async def _until_left(request: Request) -> None:
+    """Return when the connection is gone. The body has been read by now, so that is the only
+    thing which can still come."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,110 @@
+"""Follow-ups: messages to a task that exists."""
+
+from __future__ import annotations
+
+from outlast.gateway.config import GatewayConfig
+from outlast.gateway.limits import check_answer
+from outlast.gateway.patience import persist
+from outlast.gateway.sends import Send, of_task
+from outlast.model.errors import InvalidParams, UnsupportedOperation
+from outlast.model.ids import Seq, TaskId
+from outlast.model.pause import Ask
+from outlast.model.task import State, Task
+from outlast.store.protocols import AnswerTo, LogStore, Sent, TaskStore
+from outlast.wire.extension import EXTENSION_URI, View, said_under_uri
+from outlast.workflow.answers import AnswerRecord
+
+_PAUSE = f"message.metadata['{EXTENSION_URI}'].pause"
+
+
+class FollowUps:
+    """Takes a message to its task, if the task waits for one."""
+
+    def __init__(self, tasks: TaskStore, log: LogStore, config: GatewayConfig) -> None:
+        self._tasks = tasks
+        self._log = log
+        self._config = config
+
+    async def accept(self, send: Send) -> Sent:
+        """Answer the task's question with the message, once, however often it is sent.
+
+        Raises TaskNotFound; InvalidParams for another context, and for an answer that does not fit
+        the question's schema, which leaves the task paused; UnsupportedOperation when the task
+        does not ask, or not any more what the message answers.
+        """
+        task = await self._task_of(send)
+        # The key is looked up after the task was read: if an earlier send of this message is why
+        # the task no longer asks, its key is there by now.
+        if (first := await self._recall(send)) is not None:
+            return first
+        if task.state is not State.INPUT_REQUIRED or task.pause_id is None:
+            raise UnsupportedOperation(_why_not(task))
+        self._check_pause(send, task.pause_id)
+        answer = await self._answer(send, task, task.pause_id)
+        return await persist(lambda: self._tasks.answer(answer), self._config.store_patience_s)
+
+    async def _task_of(self, send: Send) -> Task:
+        task_id = TaskId(str(send.message.task_id))
+        task = await persist(
+            lambda: self._tasks.get(send.identity.scope, task_id), self._config.store_patience_s
+        )
+        if send.message.context_id not in (None, task.context_id):
+            raise InvalidParams(
+                "is not the task's context; leave it out, it follows from taskId",
+                path="message.contextId",
+            )
+        return task
+
+    async def _recall(self, send: Send) -> Sent | None:
+        if not send.key.is_callers:
+            return None
+        return await persist(
+            lambda: self._tasks.recall(send.identity.scope, send.key.text, send.digest),
+            self._config.store_patience_s,
+        )
+
+    def _check_pause(self, send: Send, pause_id: Seq) -> None:
+        """A caller that names the pause which it answers never answers a later question."""
+        named = said_under_uri(send.message.metadata, path="message.metadata").get("pause")
+        if named is None:
+            return
+        if isinstance(named, bool) or not isinstance(named, (str, int)):
+            raise InvalidParams("must be the name of a pause, or its number", path=_PAUSE)
+        current = View(epoch=self._config.epoch).pause_name(pause_id)
+        if named not in (pause_id, current):
+            raise UnsupportedOperation(
+                f"the question that this answers ({named}) is over; the task asks another one now"
+                f" ({current})"
+            )
+
+    async def _answer(self, send: Send, task: Task, pause_id: Seq) -> AnswerTo:
+        question = await persist(
+            lambda: self._log.event(task.task_id, pause_id), self._config.store_patience_s
+        )
+        if question is None:
+            raise LookupError(f"task {task.task_id} is paused at {pause_id}, which is no event")
+        ask = Ask.from_json(question.body["ask"])
+        record = AnswerRecord.read(ask.schema, send.message, send.identity.caller)
+        check_answer(record.value, self._config)
+        return AnswerTo(
+            task_id=task.task_id,
+            scope=task.scope,
+            pause_id=pause_id,
+            ledger_key=ask.ledger_key,
+            result=record.to_json(),
+            message=of_task(send.body, task.task_id, task.context_id),
+            caller=send.identity.caller.to_json(),
+            send_key=send.key.text,
+            digest=send.digest,
+        )
+
+
+def _why_not(task: Task) -> str:
+    if task.state.is_terminal:
+        return (
+            f"the task has ended: it is {task.state.value}; send a message without taskId to start"
+            " anew"
+        )
+    if task.state is State.AUTH_REQUIRED:
+        return "the task waits for an authorization, which no message gives"
+    return f"the task does not wait for an answer: it is {task.state.value}"

@@ -1,0 +1,239 @@
+"""The protocol's eleven methods, on the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.types import a2a_pb2 as pb
+from a2a.utils import errors as a2a
+
+from outlast.gateway.config import GatewayConfig
+from outlast.gateway.errors import translated
+from outlast.gateway.patience import persist
+from outlast.gateway.router import Router
+from outlast.gateway.scopes import (
+    Addressed,
+    Identity,
+    ResolveIdentity,
+    tenant_of,
+    without_authentication,
+)
+from outlast.gateway.sending import Sends
+from outlast.gateway.sends import read_send
+from outlast.gateway.stream import Streams, until_settled, until_terminal
+from outlast.gateway.waiting import Closing, Left, Waiting
+from outlast.model.errors import InvalidParams, TaskNotFound
+from outlast.model.ids import TaskId
+from outlast.model.task import Scope
+from outlast.model.topics import task_topic, work_topic
+from outlast.store.database import Wakeups
+from outlast.store.protocols import LogStore, Sent, TaskStore
+from outlast.wire.events import Update
+from outlast.wire.extension import EXTENSION_URI, View
+from outlast.wire.fold import check_history_length, fold_task
+from outlast.wire.messages import message_to_proto
+from outlast.workflow.agent import Agent
+
+Event = pb.Message | pb.Task | Update
+
+_NO_PUSH = "this agent sends no push notifications; stream, or poll with GetTask"
+
+
+class OutlastRequestHandler(RequestHandler):
+    """Answers A2A calls from the store, and holds no task state.
+
+    Whatever a method raises is one of the protocol's errors. A method that waits holds no database
+    connection meanwhile; it ends when its caller leaves or the gateway closes, and the task goes
+    on either way.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        tasks: TaskStore,
+        log: LogStore,
+        wakeups: Wakeups,
+        config: GatewayConfig | None = None,
+        *,
+        identify: ResolveIdentity | None = None,
+    ) -> None:
+        """A handler for the tasks of this agent. Without `identify` nobody is authenticated.
+
+        Raises AuthorError when nothing says which of several workflows a message starts.
+        """
+        agent.check_routed()
+        self.config = config or GatewayConfig()
+        self.closing = Closing()
+        self._agent = agent
+        self._tasks = tasks
+        self._wakeups = wakeups
+        self._identify = identify or without_authentication(agent.name)
+        router = Router(agent, self.config.router_timeout_s)
+        self._sends = Sends(router, tasks, log, wakeups, self.config)
+        self._waiting = Waiting(tasks, wakeups, self.closing, self.config)
+        self._streams = Streams(tasks, log, wakeups, self.closing, self.config)
+
+    def close(self) -> None:
+        """End what waits: streams where they are, blocking sends with the task as it is."""
+        self.closing.close()
+
+    # --- sends --------------------------------------------------------------------------------
+
+    async def on_message_send(
+        self, params: pb.SendMessageRequest, context: ServerCallContext
+    ) -> pb.Task | pb.Message:
+        with translated("SendMessage"):
+            identity = self._identity(params, context)
+            sent = await self._accept(params, identity, context)
+            if sent.task_id is None:
+                return _reply_of(sent)
+            if not params.configuration.return_immediately:
+                left: Left | None = context.state.get("left")
+                await self._waiting.until_settled(identity.scope, sent.task_id, left)
+            return await self._read(
+                identity.scope, sent.task_id, context, _history_length(params.configuration)
+            )
+
+    async def on_message_send_stream(
+        self, params: pb.SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        with translated("SendStreamingMessage"):
+            identity = self._identity(params, context)
+            sent = await self._accept(params, identity, context)
+            if sent.task_id is None:
+                yield _reply_of(sent)
+                return
+            items = self._streams.follow(
+                identity.scope,
+                sent.task_id,
+                self._view(context),
+                ends=until_settled,
+                history_length=_history_length(params.configuration),
+            )
+            async with aclosing(items):
+                async for _, item in items:
+                    yield item
+
+    async def _accept(
+        self, params: pb.SendMessageRequest, identity: Identity, context: ServerCallContext
+    ) -> Sent:
+        """Everything that can be refused is refused before anything is written."""
+        if params.configuration.HasField("task_push_notification_config"):
+            raise a2a.PushNotificationNotSupportedError(_NO_PUSH)
+        check_history_length(_history_length(params.configuration))
+        headers: Mapping[str, str] = context.state.get("headers", {})
+        return await self._sends.accept(read_send(params, identity, headers, self.config))
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    async def on_get_task(self, params: pb.GetTaskRequest, context: ServerCallContext) -> pb.Task:
+        with translated("GetTask"):
+            identity = self._identity(params, context)
+            length = _history_length(params)
+            check_history_length(length)
+            return await self._read(identity.scope, _task_id(params.id), context, length)
+
+    async def on_subscribe_to_task(
+        self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        with translated("SubscribeToTask"):
+            identity = self._identity(params, context)
+            items = self._streams.follow(
+                identity.scope,
+                _task_id(params.id),
+                self._view(context),
+                ends=until_terminal,
+                refuse_ended=True,
+            )
+            async with aclosing(items):
+                async for _, item in items:
+                    yield item
+
+    async def on_cancel_task(
+        self, params: pb.CancelTaskRequest, context: ServerCallContext
+    ) -> pb.Task:
+        with translated("CancelTask"):
+            scope = self._identity(params, context).scope
+            task_id = _task_id(params.id)
+            await persist(lambda: self._tasks.cancel(scope, task_id), self.config.store_patience_s)
+            self._wakeups.send([task_topic(task_id), work_topic(scope.agent)])
+            return await self._read(scope, task_id, context, None)
+
+    async def on_list_tasks(
+        self, params: pb.ListTasksRequest, context: ServerCallContext
+    ) -> pb.ListTasksResponse:
+        raise a2a.UnsupportedOperationError("this agent does not list tasks; keep their ids")
+
+    async def _read(
+        self,
+        scope: Scope,
+        task_id: TaskId,
+        context: ServerCallContext,
+        history_length: int | None,
+    ) -> pb.Task:
+        snapshot = await persist(
+            lambda: self._tasks.snapshot(scope, task_id), self.config.store_patience_s
+        )
+        return fold_task(
+            snapshot.task,
+            snapshot.events,
+            view=self._view(context),
+            history_length=history_length,
+        )
+
+    def _identity(self, params: Addressed, context: ServerCallContext) -> Identity:
+        return self._identify(context, tenant_of(context, params))
+
+    def _view(self, context: ServerCallContext) -> View:
+        return View(extended=EXTENSION_URI in context.requested_extensions, epoch=self.config.epoch)
+
+    # --- what this gateway does not do --------------------------------------------------------
+
+    async def on_create_task_push_notification_config(
+        self, params: pb.TaskPushNotificationConfig, context: ServerCallContext
+    ) -> pb.TaskPushNotificationConfig:
+        raise a2a.PushNotificationNotSupportedError(_NO_PUSH)
+
+    async def on_get_task_push_notification_config(
+        self, params: pb.GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> pb.TaskPushNotificationConfig:
+        raise a2a.PushNotificationNotSupportedError(_NO_PUSH)
+
+    async def on_list_task_push_notification_configs(
+        self, params: pb.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> pb.ListTaskPushNotificationConfigsResponse:
+        raise a2a.PushNotificationNotSupportedError(_NO_PUSH)
+
+    async def on_delete_task_push_notification_config(
+        self, params: pb.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        raise a2a.PushNotificationNotSupportedError(_NO_PUSH)
+
+    async def on_get_extended_agent_card(
+        self, params: pb.GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> pb.AgentCard:
+        # Not ExtendedAgentCardNotConfiguredError: that is for a card which promises one (§3.3.4).
+        raise a2a.UnsupportedOperationError("this agent has no extended card")
+
+
+def _reply_of(sent: Sent) -> pb.Message:
+    assert sent.reply is not None, "a send stands for a task or a reply"
+    return message_to_proto(sent.reply)
+
+
+def _history_length(params: pb.SendMessageConfiguration | pb.GetTaskRequest) -> int | None:
+    """Unset and 0 are not the same: all of the history, and none."""
+    return params.history_length if params.HasField("history_length") else None
+
+
+def _task_id(text: str) -> TaskId:
+    """The id of a task, which may exist. Raises InvalidParams for none, and TaskNotFound for one
+    that no task can have."""
+    if not text:
+        raise InvalidParams("is required", path="id")
+    if "\0" in text or len(text) > 255:
+        raise TaskNotFound(text[:64])
+    return TaskId(text)

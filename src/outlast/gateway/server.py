@@ -1,0 +1,76 @@
+"""The HTTP server under a gateway: uvicorn, stopped by whoever runs the process."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from outlast.gateway.handler import OutlastRequestHandler
+from outlast.model.errors import ConfigError
+
+_BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0 takes a free one, which `getsockname` tells.
+
+    Made before anything else, so that the card can name the port. Raises ConfigError when the
+    place is taken, forbidden or not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another host or port"
+        ) from None
+
+
+class GatewayServer(uvicorn.Server):
+    """Serves a gateway's application until `stop`.
+
+    Stopping ends open streams and blocking sends at once, since a server that waits for them to
+    end by themselves never stops (case 127); requests under way get `grace_s` to finish. Signals
+    are left to the process, which may run other roles too.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        handler: OutlastRequestHandler,
+        listener: socket.socket,
+        *,
+        grace_s: int = 5,
+    ) -> None:
+        """A server on a socket that `listen` made, which it closes in the end."""
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=grace_s,
+        )
+        super().__init__(config)
+        self._handler = handler
+        self._listener = listener
+
+    def stop(self) -> None:
+        """Stop soon; `serve` returns when it is done."""
+        self._handler.close()
+        self.should_exit = True
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until `stop` has been called and requests have ended."""
+        await super().serve(sockets or [self._listener])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._handler.close()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,461 @@
+"""What a step gets: the task's state, and the verbs that outlast a crash."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+
+from pydantic import TypeAdapter
+
+from outlast.model.commit import Event, status_event
+from outlast.model.content import Artifact, Message, Part
+from outlast.model.errors import AuthorError
+from outlast.model.ids import ContextId, TaskId
+from outlast.model.task import Caller, State
+from outlast.workflow import effects, mapping, memos, streams, waits
+from outlast.workflow.answers import Answer
+from outlast.workflow.artifacts import whole_artifact
+from outlast.workflow.effects import EFFECT_TIMEOUT, KEY_PARAM
+from outlast.workflow.history import read_history
+from outlast.workflow.jsontype import plain
+from outlast.workflow.mapping import MAP_LIMIT, ItemError
+from outlast.workflow.next import Complete, Fail, Goto, Reject
+from outlast.workflow.rules import verb
+from outlast.workflow.run import Run, checkpoint_of
+from outlast.workflow.session import Session
+from outlast.workflow.signatures import is_async, name_of
+from outlast.workflow.steps import Step
+from outlast.workflow.streams import Stream
+
+if TYPE_CHECKING:
+    from outlast.workflow.workflow import Workflow
+
+C = TypeVar("C")
+R = TypeVar("R")
+T = TypeVar("T")
+
+Type = type[T] | TypeAdapter[T]
+
+
+class Context(Generic[C, R]):
+    """One run of a step. It starts from the last committed checkpoint, always.
+
+    Every verb raises again what has stopped the run, and may raise AuthorError in the form of a
+    Stopped, which holds the task: a broken rule cannot be caught by accident.
+    """
+
+    def __init__(self, run: Run[C]) -> None:
+        self._run = run
+
+    @classmethod
+    def build(cls, session: Session, workflow: Workflow[C], step: Step) -> Context[C, Any]:
+        """The context of one run. Raises AuthorError when the stored checkpoint no longer fits."""
+        return cls(Run(session, workflow, step))
+
+    # --- what the task is -----------------------------------------------------------------------
+
+    @property
+    def checkpoint(self) -> C:
+        """All that the next step needs. Change it; a commit, or the step's return, keeps it."""
+        if self._run.checkpoint is not None:
+            return self._run.checkpoint
+        with verb(self._run.session):
+            return checkpoint_of(self._run)
+
+    @checkpoint.setter
+    def checkpoint(self, value: C) -> None:
+        with verb(self._run.session):
+            checkpoint_of(self._run)
+            self._run.workflow.checkpoint.check_instance(value, of="the assignment")
+            self._run.checkpoint = value
+
+    @property
+    def resources(self) -> R:
+        """What the agent's `resources` gave this worker process."""
+        return cast("R", self._run.session.resources)
+
+    @property
+    def message(self) -> Message:
+        """The message that created the task."""
+        return Message.from_json(self._run.session.first.body["message"])
+
+    @property
+    def latest(self) -> Message:
+        """The last message received."""
+        return Message.from_json(self._run.session.latest.body["message"])
+
+    @property
+    def caller(self) -> Caller:
+        """Who sent the last message."""
+        return Caller.from_json(self._run.session.latest.body.get("caller", {}))
+
+    @property
+    def task_id(self) -> TaskId:
+        return self._run.lease.task_id
+
+    @property
+    def context_id(self) -> ContextId:
+        """The conversation that the task belongs to."""
+        return self._run.lease.context_id
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the caller sent along when it created the task."""
+        return self._run.lease.metadata
+
+    @property
+    def attempt(self) -> int:
+        """Which run this is since the last commit, from 1."""
+        return self._run.attempt
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger bound with the ids of the task, its step, visit and attempt."""
+        return self._run.log
+
+    # --- saying ---------------------------------------------------------------------------------
+
+    async def commit(self, text: str | None = None, *, data: Any = None) -> None:
+        """Keep the checkpoint and everything said since the last commit, in one transaction.
+
+        The checkpoint is copied when this is called. With text or data, callers see a status.
+        """
+        with verb(self._run.session):
+            message = self._run.message(text, data)
+            status = None if message is None else status_event(State.WORKING, message)
+            await self._run.commit(status)
+
+    async def report(
+        self,
+        text: str,
+        *,
+        done: int | None = None,
+        total: int | None = None,
+        data: Any = None,
+    ) -> None:
+        """Tell callers how far the step is. Nothing is kept of it but the event."""
+        with verb(self._run.session):
+            counted = {"done": done, "total": total}
+            progress = {name: count for name, count in counted.items() if count is not None}
+            message = self._run.message(text, data)
+            await self._run.outbox.post(status_event(State.WORKING, message, progress=progress))
+
+    async def artifact(
+        self,
+        name: str,
+        *parts: str | Part,
+        id: str | None = None,
+        description: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Something that the task produced; goes out with the next commit, the same id replaces."""
+        with verb(self._run.session):
+            self._run.outbox.say(
+                whole_artifact(name, parts, id=id, description=description, metadata=metadata)
+            )
+
+    @overload
+    async def stream(
+        self,
+        artifact: str | Artifact,
+        chunks: Callable[[], AsyncIterator[str | Part] | Awaitable[AsyncIterator[str | Part]]],
+        *,
+        key: str | None = None,
+        result: None = None,
+    ) -> str: ...
+
+    @overload
+    async def stream(
+        self,
+        artifact: str | Artifact,
+        chunks: Callable[[], AsyncIterator[str | Part] | Awaitable[AsyncIterator[str | Part]]],
+        *,
+        key: str | None = None,
+        result: Type[T],
+    ) -> T: ...
+
+    async def stream(
+        self,
+        artifact: str | Artifact,
+        chunks: Callable[[], Any],
+        *,
+        key: str | None = None,
+        result: Any = None,
+    ) -> Any:
+        """Send text to readers as it comes, and keep it when it ends: a memo that streams.
+
+        `chunks` is called at most once in a visit and gives an async iterator of text or parts.
+        Returns the whole text, or what it says as JSON with `result=`.
+        """
+        with verb(self._run.session):
+            return await streams.stream(self._run, artifact, chunks, key=key, result=result)
+
+    def open_stream(self, artifact: str | Artifact) -> AbstractAsyncContextManager[Stream]:
+        """`async with ctx.open_stream("log.txt") as out: await out.write("…")`.
+
+        Chunks are added to what the artifact held at the last commit, and are provisional until
+        the next: a run that dies before it leaves nothing of them.
+        """
+        return streams.open_stream(self._run, artifact)
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    @overload
+    async def ask(
+        self,
+        text: str,
+        *,
+        answer: None = None,
+        data: Any = None,
+        deadline: timedelta | datetime | None = None,
+        on_deadline: Literal["fail", "cancel", "resume"] = "fail",
+        remind: timedelta | datetime | None = None,
+        key: str | None = None,
+    ) -> Answer: ...
+
+    @overload
+    async def ask(
+        self,
+        text: str,
+        *,
+        answer: Type[T],
+        data: Any = None,
+        deadline: timedelta | datetime | None = None,
+        on_deadline: Literal["fail", "cancel", "resume"] = "fail",
+        remind: timedelta | datetime | None = None,
+        key: str | None = None,
+    ) -> T: ...
+
+    async def ask(
+        self,
+        text: str,
+        *,
+        answer: Any = None,
+        data: Any = None,
+        deadline: timedelta | datetime | None = None,
+        on_deadline: str = "fail",
+        remind: timedelta | datetime | None = None,
+        key: str | None = None,
+    ) -> Any:
+        """The caller's answer: the task pauses until it comes, and the step then starts over.
+
+        With `answer=` it is a value of that type, and what does not fit is refused. Raises
+        DeadlinePassed with on_deadline="resume" when nobody answered in time.
+        """
+        with verb(self._run.session):
+            question = waits.checked_question(
+                self._run,
+                text,
+                answer=answer,
+                data=data,
+                deadline=deadline,
+                on_deadline=on_deadline,
+                remind=remind,
+                key=key,
+            )
+            return await waits.ask(self._run, question)
+
+    async def sleep(self, until: timedelta | datetime, *, key: str | None = None) -> None:
+        """Wait without a worker: one row. The step then starts over and passes this line."""
+        with verb(self._run.session):
+            await waits.sleep(self._run, until, key=key)
+
+    # --- the outside ----------------------------------------------------------------------------
+
+    async def once(
+        self,
+        key: str,
+        fn: Callable[..., Awaitable[T]],
+        *args: Any,
+        result: Type[T] | None = None,
+        timeout: timedelta = EFFECT_TIMEOUT,
+        reconcile: Callable[[str], Awaitable[T]] | None = None,
+        at_most_once: bool = False,
+        not_done: tuple[type[Exception], ...] = (),
+        key_param: str | None = KEY_PARAM,
+    ) -> T:
+        """An effect: a call that must happen once in the life of the task, under this key.
+
+        Returns the kept result if there is one. Else calls `fn(*args, idempotency_key=…)`, which
+        nothing interrupts until its own timeout. After a crash in between, `reconcile(key)` says
+        what became of it; without one `fn` is called again under the same key, or with
+        `at_most_once` the task is held for an operator. An exception leaves the outcome unknown
+        unless it is NotDone or one of `not_done`.
+        """
+        with verb(self._run.session):
+            effect = effects.checked_effect(
+                key,
+                fn,
+                args,
+                result=result,
+                timeout=timeout,
+                reconcile=reconcile,
+                at_most_once=at_most_once,
+                not_done=not_done,
+                key_param=key_param,
+            )
+            return cast("T", await effects.once(self._run, effect))
+
+    @overload
+    async def memo(
+        self,
+        key: str,
+        fn: Callable[..., Awaitable[T]],
+        *args: Any,
+        result: Type[T] | None = None,
+    ) -> T: ...
+
+    @overload
+    async def memo(
+        self, key: str, fn: Callable[..., T], *args: Any, result: Type[T] | None = None
+    ) -> T: ...
+
+    async def memo(self, key: str, fn: Callable[..., Any], *args: Any, result: Any = None) -> Any:
+        """What `fn(*args)` gives, computed once per visit: a model's draft, a random id, the time.
+
+        `fn` may be a plain function if it is quick.
+        """
+        with verb(self._run.session):
+            return await memos.memo(self._run, key, fn, args, result=result)
+
+    @overload
+    async def map(
+        self,
+        items: Iterable[Any],
+        fn: Callable[..., Awaitable[T]],
+        *,
+        key: str | Callable[[Any], str],
+        limit: int = MAP_LIMIT,
+        effect: bool = False,
+        errors: Literal["raise"] = "raise",
+        result: Type[T] | None = None,
+        report: str | None = None,
+    ) -> list[T]: ...
+
+    @overload
+    async def map(
+        self,
+        items: Iterable[Any],
+        fn: Callable[..., Awaitable[T]],
+        *,
+        key: str | Callable[[Any], str],
+        limit: int = MAP_LIMIT,
+        effect: bool = False,
+        errors: Literal["return"],
+        result: Type[T] | None = None,
+        report: str | None = None,
+    ) -> list[T | ItemError]: ...
+
+    async def map(
+        self,
+        items: Iterable[Any],
+        fn: Callable[..., Any],
+        *,
+        key: str | Callable[[Any], str],
+        limit: int = MAP_LIMIT,
+        effect: bool = False,
+        errors: str = "raise",
+        result: Any = None,
+        report: str | None = None,
+    ) -> list[Any]:
+        """`fn(item)` for every item, `limit` at a time, each result kept as it comes.
+
+        `key` is a prefix for the items' numbers, or gives each item its own. With `effect` each
+        call is one of `once`. `fn` may not wait. `report` tells callers how many are done.
+        """
+        with verb(self._run.session):
+            mapped = mapping.checked_map(
+                items,
+                fn,
+                key=key,
+                limit=limit,
+                effect=effect,
+                errors=errors,
+                result=result,
+                report=report,
+            )
+            return await mapping.map_items(self._run, mapped)
+
+    async def thread(self, fn: Callable[..., T], *args: Any) -> T:
+        """Run blocking code in the worker's own threads."""
+        with verb(self._run.session):
+            if is_async(fn):
+                raise AuthorError(
+                    f"thread got {name_of(fn)}, an async function.", "await it in the step."
+                )
+            return await self._run.session.thread(fn, *args)
+
+    async def history(self, last: int | None = None) -> list[Message]:
+        """The conversation of this task: the callers' messages and the questions they answered,
+        in order; the newest `last` of them."""
+        with verb(self._run.session):
+            return await read_history(self._run.session, last)
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    def complete(self, text: str | None = None, *, data: Any = None) -> Complete:
+        """`return ctx.complete(…)` ends the task as COMPLETED."""
+        with verb(self._run.session):
+            self._run.message(text, data)
+            return Complete(text, plain(data, what="the data of complete"))
+
+    def fail(self, text: str) -> Fail:
+        """`return ctx.fail(…)` ends the task as FAILED; the caller sees the text."""
+        with verb(self._run.session):
+            self._run.message(text, None)
+            return Fail(text)
+
+    def reject(self, text: str) -> Reject:
+        """`return ctx.reject(…)` ends the task as REJECTED; the caller sees the text."""
+        with verb(self._run.session):
+            self._run.message(text, None)
+            return Reject(text)
+
+    def goto(self, step: str | Callable[..., Any]) -> Goto:
+        """`return ctx.goto(…)` goes on with another step, or with this one anew."""
+        with verb(self._run.session):
+            return Goto(self._run.workflow.name_of_step(step))
+
+    # --- what the attempt asks ------------------------------------------------------------------
+
+    @property
+    def step(self) -> Step:
+        """The step that this is a run of."""
+        return self._run.step
+
+    def adopt(self, checkpoint: object) -> None:
+        """Take what a start returned as the checkpoint. Raises AuthorError if it is none."""
+        self._run.workflow.checkpoint.check_instance(checkpoint, of="start")
+        self._run.checkpoint = cast("C", checkpoint)
+
+    @property
+    def has_provisional(self) -> bool:
+        """Whether this run has written chunks that no commit has followed."""
+        return bool(self._run.outbox.provisional)
+
+    def encoded_checkpoint(self) -> str | None:
+        """The checkpoint as text; None before the start has returned. Raises AuthorError."""
+        return self._run.encoded()
+
+    async def pending_events(self) -> Sequence[Event]:
+        """What must be written with the commit, before its own event: once, for good."""
+        return await self._run.outbox.take()
+
+    async def take_commit(self) -> tuple[Sequence[Event], str | None]:
+        """Events and checkpoint of the commit that the step's return is.
+
+        A broken rule is raised as a Stopped, as from `commit`, which this is but for the write.
+        """
+        with verb(self._run.session):
+            checkpoint = self.encoded_checkpoint()
+            return await self.pending_events(), checkpoint
+
+    def message_json(self, text: str | None, data: Any = None) -> dict[str, Any] | None:
+        """A message of the agent in this task, for the event of a step's return."""
+        return self._run.message(text, data)
+
+    async def drained(self) -> None:
+        """Return when no write of this run is under way any more."""
+        await self._run.outbox.drained()
