@@ -11,8 +11,15 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
+import structlog
+
 from outlast.configuration import Configuration
-from outlast.model.errors import ConfigError
+from outlast.gateway.app import create_app
+from outlast.gateway.cards import agent_card
+from outlast.gateway.config import GatewayConfig
+from outlast.gateway.handler import OutlastRequestHandler
+from outlast.gateway.server import GatewayServer, listen
+from outlast.model.errors import ConfigError, OutlastError
 from outlast.store.admin import Admin
 from outlast.store.beats import Beats
 from outlast.store.database import Database
@@ -26,6 +33,8 @@ from outlast.sweeps.sweeper import Sweeper
 from outlast.worker.beat import BeatStores
 from outlast.worker.worker import Worker, WorkerConfig, WorkerStores
 from outlast.workflow.agent import Agent
+
+log = structlog.get_logger("outlast")
 
 Stop = Callable[[], None]
 
@@ -202,6 +211,41 @@ def _beat_stores(configuration: Configuration) -> BeatStores:
     return BeatStores(database=database, beats=Beats(database), work=Work(database, settings))
 
 
+def gateway_role(
+    agent: Agent,
+    stores: Stores,
+    configuration: Configuration,
+    epoch: str,
+    problems: Callable[[], list[str]] = list,
+) -> Role:
+    """A gateway on its address. The card names the port that is really listened on."""
+    listener = listen(configuration.host, configuration.port)
+    host, port = listener.getsockname()[:2]
+    url = configuration.url or f"http://{host}:{port}"
+    config = GatewayConfig(
+        url=url, epoch=epoch, blocking_cap_s=configuration.blocking_cap, poll_s=configuration.poll
+    )
+    handler = OutlastRequestHandler(
+        agent, stores.tasks, stores.log, stores.database.wakeups, config
+    )
+
+    async def unready() -> list[str]:
+        try:
+            await stores.admin.check()
+        except OutlastError as error:
+            return [str(error)]
+        return []
+
+    app = create_app(handler, agent_card(agent, config), problems=problems, unready=unready)
+    server = GatewayServer(app, handler, listener)
+
+    async def run() -> None:
+        log.info("gateway.listening", url=url, agent=agent.name)
+        await server.serve()
+
+    return Role(run=run, stop=server.stop)
+
+
 async def run_roles(*roles: Role) -> None:
     """Run roles until SIGTERM or SIGINT; when one dies, all stop and its error is raised."""
 
@@ -213,7 +257,7 @@ async def run_roles(*roles: Role) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_all)
 
-    async def outlive(role: Role) -> None:
+    async def run(role: Role) -> None:
         try:
             await role.run()
         finally:
@@ -221,10 +265,29 @@ async def run_roles(*roles: Role) -> None:
 
     async with asyncio.TaskGroup() as group:
         for role in roles:
-            group.create_task(outlive(role))
+            group.create_task(run(role))
 
 
-async def work(agent: Agent, configuration: Configuration) -> None:
+# --- commands -----------------------------------------------------------------------------------
+
+
+async def serve(agent: Agent, configuration: Configuration) -> None:
+    """`outlast serve`: every role in one process."""
+    async with open_stores(configuration) as stores:
+        facts = await stores.admin.check()
+        worker = worker_role(agent, stores, configuration)
+        gateway = gateway_role(agent, stores, configuration, facts.epoch, worker.problems)
+        await run_roles(worker, gateway)
+
+
+async def answer_calls(agent: Agent, configuration: Configuration) -> None:
+    """`outlast gateway`: answer A2A requests until stopped."""
+    async with open_stores(configuration) as stores:
+        facts = await stores.admin.check()
+        await run_roles(gateway_role(agent, stores, configuration, facts.epoch))
+
+
+async def work_tasks(agent: Agent, configuration: Configuration) -> None:
     """`outlast worker`: claim and run tasks until stopped."""
     async with open_stores(configuration) as stores:
         await run_roles(worker_role(agent, stores, configuration))

@@ -56,7 +56,7 @@ def gateway(
 ) -> None:
     """Answer A2A requests: read and write the store, run nothing."""
     settings = _configured(database=database, host=host, port=port)
-    _run(lambda: compose.answer(compose.load_agent(agent), settings))
+    _run(lambda: compose.answer_calls(compose.load_agent(agent), settings))
 
 
 @app.command()
@@ -69,7 +69,7 @@ def worker(
 ) -> None:
     """Claim tasks and run their steps, until SIGTERM."""
     settings = _configured(database=database, concurrency=concurrency)
-    _run(lambda: compose.work(compose.load_agent(agent), settings))
+    _run(lambda: compose.work_tasks(compose.load_agent(agent), settings))
 
 
 @app.command()

@@ -58,7 +58,7 @@ def of_caller(error: CallerError) -> a2a.A2AError:
 
 def unavailable(error: StoreUnavailable, method: str) -> a2a.InternalError:
     """The store is away. A repeat is safe: it finds what this call may have written."""
-    log.warning("store unavailable", method=method, error=str(error), happened=error.happened)
+    log.warning("request.store_away", method=method, error=str(error), happened=error.happened)
     return a2a.InternalError(
         "the agent's store did not answer in time; send the same request again later",
         {"retryable": "true"},
@@ -68,7 +68,7 @@ def unavailable(error: StoreUnavailable, method: str) -> a2a.InternalError:
 def unexpected(error: BaseException, method: str) -> a2a.InternalError:
     """Something of ours, or of the author's, is broken: the details are for operators."""
     reference = uuid.uuid4().hex[:12]
-    log.error("request failed", method=method, reference=reference, exc_info=error)
+    log.error("request.failed", method=method, reference=reference, exc_info=error)
     return a2a.InternalError(
         f"the agent could not handle the request (reference {reference})",
         {"reference": reference},

@@ -50,6 +50,7 @@ class GatewayServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             lifespan="off",
+            ws="none",
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=grace_s,

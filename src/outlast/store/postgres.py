@@ -364,9 +364,11 @@ def _text(query: Query) -> bytes:
 
 
 def _hang_up(connection: Connection) -> None:
-    with contextlib.suppress(psycopg.Error, OSError):
-        with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-            duplicate.shutdown(socket.SHUT_RDWR)
+    with (
+        contextlib.suppress(psycopg.Error, OSError),
+        socket.socket(fileno=os.dup(connection.fileno())) as duplicate,
+    ):
+        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 async def _answers(connection: Connection) -> None:

@@ -69,6 +69,7 @@ class SqliteDatabase:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._readers: ThreadPoolExecutor | None = None
+        self._is_open = False
         self._reader = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._polling: asyncio.Task[None] | None = None
@@ -82,20 +83,17 @@ class SqliteDatabase:
 
     async def open(self) -> None:
         _check_place(self.path)
-        connection = self._connect()
-        try:
-            _tried(lambda: connection.execute("pragma journal_mode = wal"), self.path)
-        except ConfigError:
-            connection.close()
-            raise
+        writer, watcher = await asyncio.to_thread(self._connect_first)
         self._writer = threading.Thread(
-            target=self._write_until_closed, args=(connection,), name="outlast-writer", daemon=True
+            target=self._write_until_closed, args=(writer,), name="outlast-writer", daemon=True
         )
         self._writer.start()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="outlast-reader")
-        self._polling = asyncio.create_task(self._poll(), name="outlast-wakeups")
+        self._polling = asyncio.create_task(self._poll(watcher), name="outlast-wakeups")
+        self._is_open = True
 
     async def close(self) -> None:
+        self._is_open = False  # a call that came later would wait for a thread that has ended
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
@@ -110,16 +108,38 @@ class SqliteDatabase:
         for name in list(self._presences):
             os.close(self._presences.pop(name))
 
-    def _connect(self) -> sqlite3.Connection:
-        connection = _tried(
-            lambda: sqlite3.connect(
+    def _connect_first(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        """The writer's connection, on a file in WAL mode, and that of the wake-ups."""
+        deadline = time.monotonic() + self._timeout
+        try:
+            writer = self._connect(deadline)
+            try:
+                _until(deadline, lambda: _use_wal(writer, self.path))
+                return writer, self._connect(deadline)
+            except BaseException:
+                writer.close()
+                raise
+        except StoreUnavailable as error:
+            raise ConfigError(
+                f"{self.path} cannot be opened as a SQLite database: {error}"
+            ) from None
+
+    def _connect(self, deadline: float) -> sqlite3.Connection:
+        """A connection. Its first statement reads the file, which others may have locked."""
+
+        def connect() -> sqlite3.Connection:
+            connection = sqlite3.connect(
                 self.path, timeout=0, isolation_level=None, check_same_thread=False
-            ),
-            self.path,
-        )
-        connection.row_factory = _as_dict
-        connection.execute("pragma synchronous = full")
-        return connection
+            )
+            try:
+                connection.execute("pragma synchronous = full")
+            except BaseException:
+                connection.close()
+                raise
+            connection.row_factory = _as_dict
+            return connection
+
+        return _until(deadline, connect)
 
     # --- scripts ----------------------------------------------------------------------------
 
@@ -145,7 +165,7 @@ class SqliteDatabase:
         await self._queued(run, None)
 
     async def read(self, script: Callable[[], Script[T]], *, timeout: float | None = None) -> T:
-        if self._readers is None:
+        if self._readers is None or not self._is_open:
             raise StoreUnavailable("the database is not open", happened=False)
         deadline = time.monotonic() + (timeout or self._timeout)
         loop = asyncio.get_running_loop()
@@ -154,14 +174,14 @@ class SqliteDatabase:
     def _read(self, script: Callable[[], Script[T]], deadline: float) -> T:
         connection: sqlite3.Connection | None = getattr(self._reader, "connection", None)
         if connection is None:
-            connection = self._connect()
+            connection = self._connect(deadline)
             connection.execute("pragma query_only = on")
             self._reader.connection = connection
             self._connections.append(connection)
         return _until(deadline, lambda: _in_transaction(connection, script, begin="begin"))
 
     async def _queued(self, run: Callable[[sqlite3.Connection], T], timeout: float | None) -> T:
-        if self._writer is None or not self._writer.is_alive():
+        if self._writer is None or not self._is_open:
             raise StoreUnavailable("the database is not open", happened=False)
         loop = asyncio.get_running_loop()
         job = _Job(
@@ -196,29 +216,37 @@ class SqliteDatabase:
     def subscribe(self, topic: str) -> Bell:
         return self._board.subscribe(topic)
 
-    async def _poll(self) -> None:
+    async def _poll(self, connection: sqlite3.Connection) -> None:
         """Notice the commits of other processes: `data_version` moves with each of them."""
-        connection = self._connect()
         try:
-            seen = None
+            seen = _data_version(connection)
             while True:
                 await asyncio.sleep(_POLL_S)
                 if self._board.is_empty:
                     continue
-                version = connection.execute("pragma data_version").fetchone()["data_version"]
-                if seen is not None and version != seen:
+                version = _data_version(connection)
+                if version is not None and version != seen:
                     self._board.ring_all()
-                seen = version
+                    seen = version
         finally:
             connection.close()
 
     # --- presence ---------------------------------------------------------------------------
 
     async def keep_presence(self, name: str) -> None:
+        if name in self._presences:
+            return
         place = self._presence_of(name)
-        place.parent.mkdir(exist_ok=True)
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            place.parent.mkdir(exist_ok=True)
+            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"{place} cannot be written, to show presence: {error}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise ConfigError(f"another process is present under the name {name}") from None
         self._presences[name] = descriptor
 
     async def drop_presence(self, name: str) -> None:
@@ -278,8 +306,25 @@ def _execute(connection: sqlite3.Connection, query: Query, params: Mapping[str, 
         return connection.execute(query.text, dict(params)).fetchall()
     except (sqlite3.IntegrityError, sqlite3.DataError) as error:
         raise StatementRefused(query.name, str(error)) from None
-    except (sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError) as error:
+    except (sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
         raise StatementRefused(query.name, str(error)) from None
+    except (OverflowError, UnicodeError) as error:  # a number of 65 bits, half a character
+        raise StatementRefused(query.name, str(error)) from None
+
+
+def _data_version(connection: sqlite3.Connection) -> int | None:
+    """Moves with every commit of another connection; None while the file is locked."""
+    try:
+        version: int = connection.execute("pragma data_version").fetchone()["data_version"]
+    except sqlite3.DatabaseError:
+        return None
+    return version
+
+
+def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
+    mode = connection.execute("pragma journal_mode = wal").fetchone()["journal_mode"]
+    if mode != "wal":
+        raise ConfigError(f"{path} cannot be used in WAL mode: SQLite keeps it in mode {mode}")
 
 
 def _until(deadline: float, run: Callable[[], T]) -> T:
@@ -315,7 +360,9 @@ def _translated(error: sqlite3.OperationalError, name: str) -> Exception:
         return ConfigError("the database has no Outlast schema: run `outlast migrate`")
     if name == "SQLITE_ERROR":
         return StatementRefused("statement", str(error))
-    return StoreUnavailable(f"SQLite: {error} ({name})", happened=False)
+    # What a failed write or sync has left in the log is not known before it is read again.
+    happened = None if name.startswith("SQLITE_IOERR") else False
+    return StoreUnavailable(f"SQLite: {error} ({name})", happened=happened)
 
 
 # --- the place of the file ---------------------------------------------------------------------
@@ -353,13 +400,6 @@ def _file_system_of(folder: Path) -> str:
         if place.startswith(prefix) and len(prefix) >= len(best):
             best, kind = prefix, mounted_as
     return kind
-
-
-def _tried(attempt: Callable[[], T], path: Path) -> T:
-    try:
-        return _until(time.monotonic() + 10, attempt)
-    except StoreUnavailable as error:
-        raise ConfigError(f"{path} cannot be opened as a SQLite database: {error}") from None
 
 
 def _is_locked(place: Path) -> bool | None:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import structlog
 
-from outlast.model.ids import TaskId
+from outlast.model.ids import Millis, TaskId
 from outlast.store.protocols import SweepStore
 
 log = structlog.get_logger("outlast.deadlines")
 
-_OUTAGE_MS = 60_000
-_LONGEST_EXCUSE_MS = 86_400_000
+_OUTAGE_MS = Millis(60_000)
+_LONGEST_EXCUSE_MS = Millis(86_400_000)
 
 
 class Deadlines:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import structlog
 
 from outlast.model.errors import StoreUnavailable
+from outlast.model.ids import Millis
 from outlast.model.lease import Watch, awake_seconds
 from outlast.store.protocols import SweepStore, TakenOver
 
 log = structlog.get_logger("outlast.recovery")
 
-_LONG_DEAD_MS = 86_400_000
+_LONG_DEAD_MS = Millis(86_400_000)
 
 
 class Recovery:

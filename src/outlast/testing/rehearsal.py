@@ -32,7 +32,7 @@ from outlast.model.ids import (
 from outlast.model.lease import Lease, awake_seconds
 from outlast.model.ledger import Intent, LedgerKind
 from outlast.model.pause import Ask
-from outlast.model.task import Scope, State, Task
+from outlast.model.task import Caller, Scope, State, Task
 from outlast.store.admin import Admin
 from outlast.store.beats import Beats
 from outlast.store.inspect import Inspect
@@ -48,7 +48,7 @@ from outlast.worker.mailbox import Mailbox
 from outlast.worker.run import Run as WorkerRun
 from outlast.worker.run import Surroundings, edges
 from outlast.worker.threads import Threads
-from outlast.workflow.answers import AnswerRecord, read_answer
+from outlast.workflow.answers import AnswerRecord
 from outlast.workflow.workflow import Workflow
 
 C = TypeVar("C")
@@ -156,9 +156,9 @@ class _RecordingRun(WorkerRun):
     async def write(self, **what: Any) -> Any:
         written = await super().write(**what)
         for entry in what.get("ledger", ()):
-            if isinstance(entry, Intent) and entry.kind is LedgerKind.EFFECT:
-                if entry.key not in written.committed.settled:
-                    await self._leave(entry.key.removeprefix("effect:"))
+            is_effect = isinstance(entry, Intent) and entry.kind is LedgerKind.EFFECT
+            if is_effect and entry.key not in written.committed.settled:
+                await self._leave(entry.key.removeprefix("effect:"))
         return written
 
     async def _leave(self, key: str) -> None:
@@ -311,7 +311,7 @@ class _Rehearsal:
         if answer is None:
             return False
         ask = Ask.from_json(question.body["ask"])
-        record = AnswerRecord.of(answer, {}, read_answer(ask.schema, answer))
+        record = AnswerRecord.read(ask.schema, answer, Caller())
         await self.tasks.answer(
             AnswerTo(
                 task_id=task.task_id,

@@ -16,7 +16,6 @@ from google.protobuf.json_format import MessageToDict, ParseDict, SerializeToJso
 from outlast.model import content
 from outlast.model.errors import InvalidParams
 
-
 _EXACT = 2**53
 """Up to here every whole number is a double; larger ones stay what they were made to."""
 

@@ -26,7 +26,6 @@ from outlast.model.errors import (
     CancelRequested,
     LeaseLost,
     Stopped,
-    StoreUnavailable,
 )
 from outlast.model.ids import Millis, StepName, Visit
 from outlast.model.ledger import LedgerWrite
@@ -48,7 +47,7 @@ from outlast.worker.outcome import (
     classify,
     report_of,
 )
-from outlast.worker.run import Run, is_marked
+from outlast.worker.run import Run
 from outlast.workflow.context import Context
 from outlast.workflow.next import Complete, Fail, Goto, Next, Reject
 from outlast.workflow.steps import ON_CANCEL, ON_FAILURE, Step, call_step
@@ -132,6 +131,7 @@ class Attempt:
         if error is None:
             error = task.exception()  # type: ignore[assignment]
         outcome = classify(None if error is not None else task.result(), error, run.reason)
+        await context.drained()
         point(f"after:step:{step.name}")
         return outcome
 
@@ -181,13 +181,13 @@ class Attempt:
                 return await self._go(events, Move(checkpoint=checkpoint, step=name, visit=visit))
             case Complete(text=text, data=data):
                 here = Move(checkpoint=checkpoint, step=lease.step, visit=lease.visit)
-                end = status_event(State.COMPLETED, _message(text, data))
+                end = status_event(State.COMPLETED, self._said(text, data))
                 return await self._end(
                     Finish(state=State.COMPLETED), events=[*events, end], move=here
                 )
             case Reject(text=text):
                 here = Move(checkpoint=checkpoint, step=lease.step, visit=lease.visit)
-                end = status_event(State.REJECTED, _message(text))
+                end = status_event(State.REJECTED, self._said(text))
                 return await self._end(
                     Finish(state=State.REJECTED), events=[*events, end], move=here
                 )
@@ -256,7 +256,7 @@ class Attempt:
                 ending_as=ending_as,
             )
             return await self._go(events, hook)
-        end = status_event(State.FAILED, _message(text))
+        end = status_event(State.FAILED, self._said(text))
         here = Move(checkpoint=checkpoint, step=lease.step, visit=lease.visit)
         return await self._end(
             Finish(state=State.FAILED, error=error),
@@ -266,15 +266,8 @@ class Attempt:
 
     async def _go_to_hook(self) -> bool:
         """The task was marked while it ran here: ask how it must end, and run the hook."""
-        while True:
-            try:
-                standings = await self.run.around.work.leased_to(self.run.owner)
-                break
-            except StoreUnavailable:
-                self.run.check()
-                await asyncio.sleep(0.1)
-        standing = is_marked(standings, self.run.lease)
-        if standing is None:
+        standing = await self.run.standing()
+        if standing is None or not standing.is_marked:
             raise LeaseLost("the task was ended while it was marked")
         return await self._enter_hook(standing.ending_as or {})
 
@@ -306,7 +299,7 @@ class Attempt:
     ) -> bool:
         ending_as = self.run.lease.ending_as or {"state": State.CANCELED.value, "text": None}
         state = State(ending_as["state"])
-        end = status_event(state, _message(ending_as.get("text")))
+        end = status_event(state, self._said(ending_as.get("text")))
         return await self._end(Finish(state=state, error=error), events=[*events, end], move=here)
 
     async def _hold(self, reason: str, error: BaseException) -> bool:
@@ -347,6 +340,21 @@ class Attempt:
         except (LeaseLost, CancelRequested, WriteRefused) as refused:
             log.error("run.not_held", **self._names(), error=repr(refused))
 
+    def _said(self, text: str | None, data: Any = None) -> dict[str, Any] | None:
+        """A message of the agent in this task; None when there is nothing to say."""
+        parts: list[Part] = []
+        if text is not None:
+            parts.append(Text(text))
+        if data is not None:
+            parts.append(Data(data))
+        if not parts:
+            return None
+        lease = self.run.lease
+        message = Message(
+            role="agent", parts=tuple(parts), task_id=lease.task_id, context_id=lease.context_id
+        )
+        return message.to_json()
+
     def _names(self) -> dict[str, Any]:
         lease = self.run.lease
         return {
@@ -376,12 +384,3 @@ class _Timer:
     def cancel(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
-
-
-def _message(text: str | None, data: Any = None) -> dict[str, Any] | None:
-    parts: list[Part] = []
-    if text is not None:
-        parts.append(Text(text))
-    if data is not None:
-        parts.append(Data(data))
-    return Message.agent(*parts).to_json() if parts else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import orjson
 
@@ -184,7 +184,7 @@ class Mailbox:
             events=coalesced([event for letter in letters for event in letter.events]),
             ledger=tuple(entry for letter in letters for entry in letter.ledger),
             move=_last(moves),
-            ending=_last(endings),
+            ending=cast("Ending | None", _last(endings)),
             in_hook=any(letter.in_hook for letter in letters),
         )
 
@@ -250,4 +250,7 @@ def _retrieved(answered: asyncio.Future[Written]) -> None:
 
 
 def _last(values: Sequence[T | None]) -> T | None:
-    return next((value for value in reversed(values) if value is not None), None)
+    last: T | None = None
+    for value in values:
+        last = value if value is not None else last
+    return last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -218,6 +218,12 @@ class Run:
             lambda: self.around.log.messages(self.lease.task_id, before=before, limit=limit)
         )
 
+    async def standing(self) -> Standing | None:
+        """The lease as the store sees it; None when it has ended."""
+        leased = await self._read(lambda: self.around.work.leased_to(self.owner))
+        standing = leased.get(self.lease.task_id)
+        return standing if standing and standing.fence == self.lease.fence else None
+
     async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
         """StoreUnavailable never reaches a step: it waits, within the lease."""
         while True:
@@ -277,11 +283,3 @@ async def edges(log: LogStore, lease: Lease) -> tuple[LoggedEvent, LoggedEvent]:
         if not page:
             return first, first
         before = page[0].seq
-
-
-def is_marked(standings: Mapping[Any, Standing], lease: Lease) -> Standing | None:
-    """The run's own standing, if the task is marked for cancel."""
-    standing = standings.get(lease.task_id)
-    if standing is None or standing.fence != lease.fence or not standing.is_marked:
-        return None
-    return standing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, Generic, TypeVar, overload
 
 from pydantic import TypeAdapter
@@ -230,11 +231,11 @@ class Workflow(Generic[C]):
             )
         return known[name]
 
-    def step_after(self, name: StepName) -> Step | None:
-        """The step that follows the one of this name, or None after the last and after hooks."""
+    def step_after(self, name: StepName) -> StepName | None:
+        """What follows the step of this name; None after the last, and after hooks."""
         names = [step.name for step in self.steps]
-        place = names.index(name) + 1 if name in names else len(names)
-        return self.steps[place] if place < len(names) else None
+        following = dict(pairwise(names))
+        return following.get(name)
 
     def name_of_step(self, step: str | Callable[..., Any]) -> StepName:
         """The name of a step given by name or as the decorated function. Raises AuthorError."""
