@@ -92,8 +92,9 @@ PATIENT = Retry(attempts=8, first=timedelta(seconds=1))
 
 @review.start
 async def begin(message: Message) -> Review:
+    wanted = {} if message.data is None else message.data
     try:
-        return Review(request=Request.model_validate(message.data or {}))
+        return Review(request=Request.model_validate(wanted))
     except ValidationError as error:
         raise Rejected(f"the request does not fit: {error}") from error
 

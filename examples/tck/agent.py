@@ -102,7 +102,7 @@ async def cancel(ctx: Ctx) -> Next:
 
 
 async def stream_basic(ctx: Ctx) -> Next:
-    await ctx.commit("working")
+    await ctx.report("working")
     await ctx.artifact("result", Text("A result."))
     return ctx.complete("Completed.")
 

@@ -306,9 +306,7 @@ class Store:
         assert await self.sweeping.take_over(death) is not None
 
     async def is_known(self, name: str) -> bool:
-        return bool(
-            await self.sql("select beat from workers where worker_id = :name", name=name)
-        )
+        return bool(await self.sql("select beat from workers where worker_id = :name", name=name))
 
     # --- tasks --------------------------------------------------------------------------------
 
@@ -320,9 +318,7 @@ class Store:
     async def claim(
         self, name: str = "w1", *, workflow: str = "review", version: int = 1, limit: int = 100
     ) -> Sequence[Lease]:
-        return await self.work.claim(
-            WorkerId(name), SCOPE.agent, workflow, version, limit=limit
-        )
+        return await self.work.claim(WorkerId(name), SCOPE.agent, workflow, version, limit=limit)
 
     async def claimed(
         self,
@@ -335,9 +331,7 @@ class Store:
     ) -> Run:
         """A task that this worker has just claimed; nothing else of its workflow is ready."""
         if not await self.is_known(name):
-            await self.worker(
-                name, workflow=workflow, on_cancel=on_cancel, on_failure=on_failure
-            )
+            await self.worker(name, workflow=workflow, on_cancel=on_cancel, on_failure=on_failure)
         task_id = await self.new_task(workflow=workflow, **task)
         return await self.claim_again(task_id, name)
 

@@ -33,6 +33,11 @@ from tests.examples.conftest import Service
 PLANTED = sorted(generate().planted)
 QUESTION = "Revoke these 14 grants?"
 
+# Where the findings are, and the other halves of the toxic combinations: as much to find as in all
+# 40 systems, in less time.
+SOME = sorted({grant.rpartition("-")[0] for grant in PLANTED} | {"payments", "payroll"})
+REVIEW_SOME = Message.user(Data({"systems": SOME}))
+
 
 # --- hello ---------------------------------------------------------------------------------------
 
@@ -83,7 +88,7 @@ async def test_review_revokes_what_was_approved(clients: ReviewClients, director
 
 async def test_review_writes_two_artifacts(clients: ReviewClients) -> None:
     run = await run_workflow(
-        review, "Review.", answers={QUESTION: {"approved": PLANTED[:2]}}, resources=clients
+        review, REVIEW_SOME, answers={QUESTION: {"approved": PLANTED[:2]}}, resources=clients
     )
     assert run.text == "2 grants revoked"
     assert set(run.artifacts) == {"report.md", "revocations.csv"}
@@ -99,7 +104,7 @@ async def test_review_never_revokes_what_was_not_proposed(
     clients: ReviewClients, directory: Service
 ) -> None:
     run = await run_workflow(
-        review, "Review.", answers={QUESTION: {"approved": ["ledger-0001"]}}, resources=clients
+        review, REVIEW_SOME, answers={QUESTION: {"approved": ["ledger-0001"]}}, resources=clients
     )
     assert run.text == "0 grants revoked"
     assert (await _counters(directory))["applied"] == {}
@@ -111,7 +116,7 @@ async def test_review_survives_a_network_that_fails_after_nine_revocations(
     await _ask_for(directory, kind="revoke", action="drop", when="after", skip=8)
     await _ask_for(directory, kind="revoke", action="drop", when="before", skip=9, times=3)
     run = await run_workflow(
-        review, "Review.", answers={QUESTION: {"approved": PLANTED}}, resources=clients
+        review, REVIEW_SOME, answers={QUESTION: {"approved": PLANTED}}, resources=clients
     )
     assert run.text == "14 grants revoked"
     seen = await _counters(directory)
@@ -125,11 +130,11 @@ async def test_review_goes_on_after_a_directory_that_was_away(
 ) -> None:
     await _ask_for(directory, kind="fetch", action="status", status=503, skip=5, times=3)
     run = await run_workflow(
-        review, "Review.", answers={QUESTION: {"approved": []}}, resources=clients
+        review, REVIEW_SOME, answers={QUESTION: {"approved": []}}, resources=clients
     )
     assert run.text == "0 grants revoked"
     fetches = (await _counters(directory))["fetches"]
-    assert sorted(fetches.values()) == [1] * 39 + [4]
+    assert sorted(fetches.values()) == [1] * (len(SOME) - 1) + [4]
 
 
 async def test_review_of_some_systems(clients: ReviewClients, directory: Service) -> None:
@@ -147,13 +152,6 @@ async def test_review_of_some_systems(clients: ReviewClients, directory: Service
 async def test_review_refuses_what_it_cannot_review(clients: ReviewClients, data: object) -> None:
     run = await run_workflow(review, Message.user(Data(data)), resources=clients)
     assert run.state == "rejected"
-
-
-async def test_review_keeps_its_checkpoint_small(clients: ReviewClients) -> None:
-    run = await run_workflow(
-        review, "Review.", answers={QUESTION: {"approved": PLANTED}}, resources=clients
-    )
-    assert len(run.checkpoint.model_dump_json()) < 32 * 1024
 
 
 def test_review_is_offered() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.access_review.analysis import Policy, Reason, find
+from examples.access_review.analysis import Policy, Reason, find, keep_relevant
 from examples.access_review.generate import Generated, generate, write_records
 from examples.access_review.records import DATA, Grant, Records, read_records
 
@@ -49,6 +49,12 @@ def test_analysis_finds_the_planted_grants_and_no_others(generated: Generated) -
     findings = find(everything(generated.records), policy_of(generated.records))
     assert {finding.grant.id: finding.reasons for finding in findings} == generated.planted
     assert len(findings) == 14
+
+
+def test_what_a_review_keeps_of_the_grants_is_small(generated: Generated) -> None:
+    """A checkpoint holds it, and is written once for each system."""
+    kept = keep_relevant(everything(generated.records), policy_of(generated.records))
+    assert sum(len(grant.model_dump_json()) for grant in kept) < 128 * 1024
 
 
 def test_every_reason_is_planted_in_several_systems(generated: Generated) -> None:

@@ -14,11 +14,13 @@ from typing import Any
 import httpx
 from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.client.client import ClientCallContext
+from a2a.server.tasks.task_manager import append_artifact_to_task
 from a2a.types import a2a_pb2 as pb
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, ParseDict
+from pydantic import BaseModel
 
 from outlast import Agent, Context, Data, Message, Skill, Text, Workflow
-from outlast.gateway.app import create_app
+from outlast.gateway.app import Problems, Unready, create_app
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.handler import OutlastRequestHandler
@@ -39,7 +41,6 @@ from outlast.store.protocols import NewWorker, VersionOf
 from outlast.store.tasks import Tasks
 from outlast.store.work import Work
 from outlast.wire.extension import EXTENSION_URI
-from pydantic import BaseModel
 
 BINDINGS = ("JSONRPC", "HTTP+JSON")
 SCOPE = Scope(agent="tester")
@@ -290,31 +291,35 @@ async def running_gateway(
     config: GatewayConfig | None = None,
     *,
     agent: Agent | None = None,
+    problems: Problems = tuple,
+    unready: Unready | None = None,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway on this database; two of them on one database are two processes' worth."""
     agent = agent or make_agent()
     database = database_of(database_url)
     await database.open()
+    listener = listen("127.0.0.1", 0)
     try:
         await Admin(database).migrate()
-        listener = listen("127.0.0.1", 0)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         config = replace(config or GatewayConfig(), url=url, **limits)
         tasks, log = Tasks(database), Log(database)
         handler = OutlastRequestHandler(agent, tasks, log, database.wakeups, config)
         card = agent_card(agent, config)
-        server = GatewayServer(create_app(handler, card), handler, listener)
+        app = create_app(handler, card, problems=problems, unready=unready)
+        server = GatewayServer(app, handler, listener)
         serving = asyncio.create_task(server.serve())
         hand = Hand(Work(database), database, agent)
         await hand.register()
-        async with httpx.AsyncClient(timeout=20) as http:
-            yield Gateway(
-                url, card, agent, database, tasks, log, hand, handler, server, http
-            )
-        server.stop()
-        await serving
+        try:
+            async with httpx.AsyncClient(timeout=20) as http:
+                yield Gateway(url, card, agent, database, tasks, log, hand, handler, server, http)
+        finally:
+            server.stop()
+            await serving
     finally:
+        listener.close()
         await database.close()
 
 
@@ -356,8 +361,6 @@ def message(
 
 
 def _data_part(data: Any) -> pb.Part:
-    from google.protobuf.json_format import ParseDict
-
     part: pb.Part = ParseDict(Data(data).to_json(), pb.Part())
     return part
 
@@ -386,8 +389,6 @@ def state_of(item: pb.StreamResponse) -> str | None:
 
 def folded(items: Sequence[pb.StreamResponse]) -> dict[str, Any]:
     """The Task of a stream with its events applied, as any client would, without history."""
-    from a2a.server.tasks.task_manager import append_artifact_to_task
-
     task = pb.Task()
     task.CopyFrom(items[0].task)
     for item in items[1:]:

@@ -55,7 +55,7 @@ class FakeSession:
     settled_by_others: dict[str, str] = field(default_factory=dict)
     reason: Stopped | None = None
     before_write: Callable[[], Awaitable[None]] | None = None
-    began_at: Seq = Seq(0)
+    began_at: int = 1
     _outside: set[asyncio.Future[Any]] = field(default_factory=set)
 
     @property
@@ -201,7 +201,7 @@ class FakeSession:
     def again(self, *, at: Millis = NOW) -> None:
         """The next run: nothing of the last but what it wrote."""
         self.reason = None
-        self.began_at = Seq(len(self.log))
+        self.began_at = len(self.log)
         self.lease = replace(self.lease, claimed_at=at, fence=Fence(self.lease.fence + 1))
 
     def suspend(self) -> Suspended:
@@ -281,7 +281,7 @@ def fake_session(
         claimed_at=NOW,
         give_up_at=Millis(NOW + 86_400_000),
     )
-    return FakeSession(lease=lease, first=first, in_hook=in_hook, log=[first], began_at=Seq(1))
+    return FakeSession(lease=lease, first=first, in_hook=in_hook, log=[first], began_at=1)
 
 
 def context_of(session: FakeSession, workflow: Workflow[Any]) -> Context[Any, Any]:

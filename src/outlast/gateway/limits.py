@@ -66,13 +66,26 @@ def _check_part(part: pb.Part, path: str, config: GatewayConfig) -> None:
     kind = part.WhichOneof("content")
     if kind is None:
         raise InvalidParams("needs one of text, data, raw or url", path=path)
-    size = part.ByteSize()
+    size = _size_of(part)
     if size > config.max_part:
         raise InvalidParams(
             f"has {_mib(size)}; the limit of a part is {_mib(config.max_part)}, larger files go by"
             " url",
             path=f"{path}.{kind}",
         )
+
+
+def _size_of(part: pb.Part) -> int:
+    """Bytes of the content, without what says what it is."""
+    match part.WhichOneof("content"):
+        case "text":
+            return len(part.text.encode())
+        case "raw":
+            return len(part.raw)
+        case "url":
+            return len(part.url.encode())
+        case _:
+            return int(part.data.ByteSize())
 
 
 def _check_json(body: Mapping[str, Any], path: str, config: GatewayConfig) -> None:
@@ -96,12 +109,12 @@ def _check_leaf(leaf: Any, depth: int, place: str, config: GatewayConfig) -> Non
 
 
 def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, int, Any]]:
-    """Everything in a JSON value that is no object or array, keys too, with place and depth."""
-    if isinstance(value, Mapping):
+    """Everything in a JSON value that holds nothing itself, keys too, with place and depth."""
+    if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield path, depth, key
             yield from _leaves(item, f"{path}.{key}", depth + 1)
-    elif isinstance(value, list):
+    elif isinstance(value, list) and value:
         for index, item in enumerate(value):
             yield from _leaves(item, f"{path}[{index}]", depth + 1)
     else:

@@ -7,9 +7,15 @@ from typing import Any
 
 import orjson
 
+from outlast.store.database import StatementRefused
+
 
 def to_text(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    """Raises StatementRefused for what is no JSON in UTF-8: half a character, too deep a value."""
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError as error:
+        raise StatementRefused("json", str(error)) from None
 
 
 def to_text_or_none(value: Mapping[str, Any] | None) -> str | None:

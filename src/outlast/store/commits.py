@@ -88,7 +88,7 @@ def _outcome(queries: Catalog, write: Write) -> Script[Verdict]:
 
     write_no has moved under the same fence, or the log or the runs hold the write's own numbers:
     an earlier call did it. The same numbers still: a mark or a lock was in the way. Otherwise
-    somebody else has ended the lease.
+    somebody else has ended the lease, or the store was set back to before this write.
     """
     rows = yield queries(
         "tasks_outcome", task_id=write.task_id, fence=write.fence, write_no=write.write_no
@@ -96,10 +96,12 @@ def _outcome(queries: Catalog, write: Write) -> Script[Verdict]:
     if not rows:
         return Lost()
     row = rows[0]
-    if row["fence"] == write.fence and row["write_no"] == write.write_no:
+    is_this_lease = row["fence"] == write.fence
+    if is_this_lease and row["write_no"] == write.write_no:
         is_marked = row["cancel_requested_at"] is not None and is_stopped_by_mark(write)
         return Marked() if is_marked else Busy()
-    if row["fence"] == write.fence or row["logged"] or row["ended"]:
+    has_moved = is_this_lease and row["write_no"] > write.write_no
+    if has_moved or row["logged"] or row["ended"]:
         settled = yield from _settled(queries, write, write.ledger)
         return Committed(
             last_seq=Seq(row["next_seq"] - 1),

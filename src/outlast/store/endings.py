@@ -5,11 +5,13 @@ Called inside a transaction that has taken the task's row.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from outlast.model.commit import Event, EventKind, status_event, status_of
 from outlast.model.content import Message
 from outlast.model.ids import TaskId
+from outlast.model.ledger import LedgerKind
 from outlast.model.task import State
 from outlast.store.codec import to_text
 from outlast.store.database import Catalog, Row, Script
@@ -92,6 +94,20 @@ def close_run(queries: Catalog, row: Row, outcome: str, error: str | None = None
         write_no=None,
         outcome=outcome,
         error=error,
+    )
+
+
+def outcome_of_pause(queries: Catalog, row: Row, key: str, result: Mapping[str, Any]) -> Any:
+    """What became of a question, under its key; its intent is there since the pause."""
+    return queries(
+        "task_ledger_keep",
+        ledger_id=row["ledger_id"],
+        key=key,
+        kind=LedgerKind.ANSWER.value,
+        digest=None,
+        fence=row["fence"],
+        write_no=0,
+        result=to_text(result),
     )
 
 

@@ -33,7 +33,10 @@ class Log:
         self, task_id: TaskId, *, before: Seq | None = None, limit: int = 100
     ) -> Sequence[LoggedEvent]:
         newest_first = await self._events(
-            "task_events_messages", task_id=task_id, before=before or _AFTER_ALL, n=limit
+            "task_events_messages",
+            task_id=task_id,
+            before=_AFTER_ALL if before is None else before,
+            n=limit,
         )
         return newest_first[::-1]
 

@@ -124,11 +124,12 @@ class TaskStore(Protocol):
     async def cancel(self, scope: Scope, task_id: TaskId) -> Task:
         """Cancel the task, whoever runs it, and return it as it then is.
 
-        A workflow version without a cancel step: CANCELED in one transaction, the fence raised,
-        the lease cleared. With one: the task is marked, a pause or hold ends, and a task without
-        a lease becomes claimable in the same transaction; it is returned WORKING. A marked or
-        CANCELED task is returned as it is. Another terminal state raises TaskNotCancelable. A
-        task that does not exist in the scope raises TaskNotFound.
+        A workflow version without a cancel step, or a task that has not committed a checkpoint
+        yet: CANCELED in one transaction, the fence raised, the lease cleared. With one: the task
+        is marked, a pause or hold ends, and a task without a lease becomes claimable in the same
+        transaction; it is returned WORKING. A marked or CANCELED task is returned as it is.
+        Another terminal state raises TaskNotCancelable. A task that does not exist in the scope
+        raises TaskNotFound.
         """
         ...
 
@@ -459,12 +460,12 @@ class InspectStore(Protocol):
         living workers can run it."""
         ...
 
-    async def effects(self) -> Sequence[Mapping[str, Any]]:
-        """Every effect with its result, by ledger and key."""
-        ...
-
     async def workers(self) -> Sequence[Mapping[str, Any]]:
         """The living workers."""
+        ...
+
+    async def effects(self) -> Sequence[Mapping[str, Any]]:
+        """Every effect of every task, with its result, in the order of ledger and key."""
         ...
 
     async def broken_laws(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:

@@ -89,6 +89,7 @@ class SqliteDatabase:
         )
         self._writer.start()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="outlast-reader")
+        self._connections.append(watcher)
         self._polling = asyncio.create_task(self._poll(watcher), name="outlast-wakeups")
         self._is_open = True
 
@@ -218,18 +219,15 @@ class SqliteDatabase:
 
     async def _poll(self, connection: sqlite3.Connection) -> None:
         """Notice the commits of other processes: `data_version` moves with each of them."""
-        try:
-            seen = _data_version(connection)
-            while True:
-                await asyncio.sleep(_POLL_S)
-                if self._board.is_empty:
-                    continue
-                version = _data_version(connection)
-                if version is not None and version != seen:
-                    self._board.ring_all()
-                    seen = version
-        finally:
-            connection.close()
+        seen = _data_version(connection)
+        while True:
+            await asyncio.sleep(_POLL_S)
+            if self._board.is_empty:
+                continue
+            version = _data_version(connection)
+            if version is not None and version != seen:
+                self._board.ring_all()
+                seen = version
 
     # --- presence ---------------------------------------------------------------------------
 

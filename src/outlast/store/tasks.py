@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from outlast.model.commit import EventKind, LoggedEvent, status_of
 from outlast.model.errors import (
+    InvalidParams,
     KeyReused,
     TaskNotCancelable,
     TaskNotFound,
@@ -16,7 +17,7 @@ from outlast.model.ids import Seq, TaskId
 from outlast.model.task import Scope, State, Task
 from outlast.store import endings
 from outlast.store.codec import from_text, to_text, to_text_or_none
-from outlast.store.database import Database, Row, Script, catalog
+from outlast.store.database import Database, Row, Script, StatementRefused, catalog
 from outlast.store.protocols import AnswerTo, NewTask, Sent, Settings, Snapshot
 from outlast.store.rows import event_of, task_of
 
@@ -108,12 +109,7 @@ class Tasks:
             raise UnsupportedOperation(_why_not(row, answer.pause_id))
         numbers = {"next_seq": rows[0]["next_seq"], "fence": row["fence"]}
         yield endings.append(self._queries, numbers, answer.task_id, event)
-        yield self._queries(
-            "task_ledger_settle",
-            ledger_id=row["ledger_id"],
-            key=answer.ledger_key,
-            result=to_text(answer.result),
-        )
+        yield endings.outcome_of_pause(self._queries, row, answer.ledger_key, answer.result)
 
     def _claim_key(
         self,
@@ -213,7 +209,10 @@ class Tasks:
         return await self._database.read(script)
 
     async def _write(self, script: Callable[[], Script[T]]) -> T:
-        return await self._database.transact(script)
+        try:
+            return await self._database.transact(script)
+        except StatementRefused as refusal:
+            raise InvalidParams(f"this cannot be stored: {refusal.reason}") from None
 
 
 def _within(scope: Scope) -> dict[str, str]:

@@ -131,7 +131,6 @@ class Attempt:
         if error is None:
             error = task.exception()  # type: ignore[assignment]
         outcome = classify(None if error is not None else task.result(), error, run.reason)
-        await context.drained()
         point(f"after:step:{step.name}")
         return outcome
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import socket
 from collections.abc import Callable, Mapping
@@ -133,7 +134,7 @@ class Worker:
         return NewWorker(
             worker_id=WorkerId(""),
             agent=self._agent.name,
-            host=socket.gethostname(),
+            host=f"{socket.gethostname()}/{os.getpid()}",
             beat_ms=int(self._config.beat_s * 1000),
             lease_ms=int(self._config.lease_s * 1000),
             versions=[_version_of(workflow) for workflow in self._agent.workflows],

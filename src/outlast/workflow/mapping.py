@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outlast.model.commit import status_event
-from outlast.model.errors import AuthorError
+from outlast.model.errors import AuthorError, Stopped
 from outlast.model.ledger import LedgerEntry, effect_key
 from outlast.model.task import State
-from outlast.workflow.effects import checked_effect, once
-from outlast.workflow.jsontype import JsonType
+from outlast.workflow.effects import Effect, checked_effect, once
 from outlast.workflow.limits import check_key
 from outlast.workflow.memos import compute, kept_value
 from outlast.workflow.requests import request_of, result_type
@@ -109,7 +108,7 @@ async def map_items(run: Run[Any], mapped: Mapped) -> list[Any]:
 
 async def _known(run: Run[Any], mapped: Mapped) -> Mapping[str, LedgerEntry]:
     keys = [_ledger_key(run, mapped, key) for key in mapped.keys]
-    # A space sorts before anything that may stand in a key: the range ends right after the last.
+    # The end is exclusive: any text that sorts after the last key will do.
     entries = await run.session.entries(min(keys), max(keys) + " ")
     wanted = set(keys)
     return {entry.key: entry for entry in entries if entry.key in wanted}
@@ -131,8 +130,14 @@ class _Work:
         self._errors: list[Exception] = []
         self._stopped: BaseException | None = None
         self._progress = _Progress(run, mapped.report, len(mapped.items))
-        self._type: JsonType[Any] | None = None
-        if not mapped.effect:
+        self._effect: Effect | None = None
+        if mapped.effect:
+            # Checked once: for ten thousand items the signature is the same.
+            self._effect = checked_effect(
+                mapped.keys[0], mapped.fn, (mapped.items[0],), result=mapped.result
+            )
+            self._type = self._effect.result
+        else:
             self._type = result_type(mapped.fn, mapped.result, what="map")
 
     async def take_turns(self, group: asyncio.TaskGroup) -> None:
@@ -145,10 +150,8 @@ class _Work:
 
     async def _take(self, index: int) -> None:
         item, key = self._mapped.items[index], self._mapped.keys[index]
-        entry = self._known.get(_ledger_key(self._run, self._mapped, key))
-        self._progress.found += entry is not None and entry.is_done
         try:
-            self._results[index] = await self._result(key, item, entry)
+            self._results[index] = await self._result(key, item)
         except AuthorError as error:
             self._stopped = error
         except Exception as error:
@@ -163,22 +166,23 @@ class _Work:
         else:
             self._progress.done += 1
 
-    async def _result(self, key: str, item: Any, entry: LedgerEntry | None) -> Any:
-        run, mapped = self._run, self._mapped
-        if self._type is None:
-            effect = checked_effect(key, mapped.fn, (item,), result=mapped.result)
-            with calling("map"):
-                return await once(run, effect, known=self._known)
-        ledger_key = run.key("map", key)
+    async def _result(self, key: str, item: Any) -> Any:
+        run, type_ = self._run, self._type
+        ledger_key = _ledger_key(run, self._mapped, key)
         what = f"map {key!r}"
         request = request_of((item,), what=what)
+        entry = self._known.get(ledger_key)
+        if entry is not None and entry.result is not None:
+            self._progress.found += 1
+            with run.using("map", key, ledger_key):
+                return kept_value(run, entry, entry.result, request, type_, verb="map", key=key)
+        if self._effect is not None:
+            effect = replace(self._effect, key=key, args=(item,), request=request)
+            with calling("map"):
+                return await once(run, effect, known=self._known)
         with run.using("map", key, ledger_key):
-            if entry is not None and entry.result is not None:
-                return kept_value(
-                    run, entry, entry.result, request, self._type, verb="map", key=key
-                )
             return await compute(
-                run, ledger_key, mapped.fn, (item,), request, self._type, what=what
+                run, ledger_key, self._mapped.fn, (item,), request, type_, what=what
             )
 
     def outcome(self) -> list[Any]:
@@ -218,5 +222,8 @@ class _Progress:
                 self._run.message(text, None),
                 progress={"done": self._told, "total": self._total},
             )
-            await self._run.session.write(events=(event,), urgent=False)
+            try:
+                await self._run.session.write(events=(event,), urgent=False)
+            except Stopped:
+                return  # the next verb of the run says why
         self._is_telling = False

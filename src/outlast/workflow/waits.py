@@ -64,7 +64,8 @@ def checked_question(
         raise AuthorError(
             f"ask got on_deadline={on_deadline!r}.", 'write "fail", "cancel" or "resume".'
         )
-    due = _due_by(deadline or run.workflow.longest_pause, what="the deadline of ask")
+    latest = run.workflow.longest_pause if deadline is None else deadline
+    due = _due_by(latest, what="the deadline of ask")
     _check_pause(run, due)
     type_ = None if answer is None else JsonType(answer, what="the answer of ask")
     return Question(

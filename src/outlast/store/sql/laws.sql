@@ -21,8 +21,8 @@ select task_id, state, terminal_events, last_terminal, last from (
       from tasks
       left join task_events
         on task_events.task_id = tasks.task_id and task_events.kind = 'status'
-       and (task_events.body like '%"state":"completed"%' or task_events.body like '%"state":"failed"%'
-         or task_events.body like '%"state":"canceled"%' or task_events.body like '%"state":"rejected"%')
+       and (task_events.body like '{"state":"completed"%' or task_events.body like '{"state":"failed"%'
+         or task_events.body like '{"state":"canceled"%' or task_events.body like '{"state":"rejected"%')
      group by tasks.task_id, tasks.state, tasks.next_seq) as ends
  where (state in ('completed', 'failed', 'canceled', 'rejected')
         and (terminal_events <> 1 or last_terminal <> last))
@@ -62,10 +62,19 @@ select question.task_id, question.seq, count(answer.seq) as answers
   from task_events as question
   join task_events as answer
     on answer.task_id = question.task_id and answer.kind = 'message'
-   and answer.body like '%"answers":' || question.seq || ',%'
+   and answer.body like '{"state":"working","answers":' || question.seq || ',%'
  where question.is_message and question.kind = 'status'
  group by question.task_id, question.seq
-having count(answer.seq) > 1;
+having count(answer.seq) > 1
+union all
+select answer.task_id, answer.seq, 0 from task_events as answer
+ where answer.kind = 'message' and answer.body like '{"state":"working","answers":%'
+   and answer.body not like '{"state":"working","answers":null,%'
+   and not exists (select 1 from task_events as question
+                    where question.task_id = answer.task_id and question.seq < answer.seq
+                      and question.is_message and question.kind = 'status'
+                      and answer.body like
+                          '{"state":"working","answers":' || question.seq || ',%');
 
 -- laws_effects: every effect with its result
 select ledger_id, key, kind, result, done_at from task_ledger where kind = 'effect'

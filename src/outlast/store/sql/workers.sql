@@ -1,8 +1,9 @@
--- workers_register: a new worker with its first beat
+-- workers_register: a new worker with its first beat; nothing when its row is there already
 insert into workers (worker_id, agent, host, beat, beat_ms, lease_ms, versions, presence,
                      started_at, seen_at)
 select :worker_id, :agent, :host, 1, :beat_ms, :lease_ms, :versions, :presence, now, now
-  from clock;
+  from clock where true
+on conflict (worker_id) do nothing;
 
 -- workers_beat: one more beat of a worker that nobody has declared dead
 update workers set beat = beat + 1, seen_at = (select now from clock), presence = :presence

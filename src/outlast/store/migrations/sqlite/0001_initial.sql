@@ -199,6 +199,7 @@ create index send_keys_aged on send_keys (created_at);
 create table workers (
     worker_id   text primary key,
     agent       text not null,
+    -- The machine and the process id, as host/pid.
     host        text not null,
     beat        integer not null default 0,
     beat_ms     integer not null,

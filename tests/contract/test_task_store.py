@@ -1,0 +1,690 @@
+"""What a gateway does to tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from outlast.model.commit import EventKind, Finish, Lost
+from outlast.model.content import Message
+from outlast.model.errors import (
+    InvalidParams,
+    KeyReused,
+    TaskNotCancelable,
+    TaskNotFound,
+    UnsupportedOperation,
+)
+from outlast.model.ids import LedgerId, Millis, Seq, TaskId, new_task_id
+from outlast.model.ledger import LedgerKind
+from outlast.model.pause import OnDeadline
+from outlast.model.task import Scope, State
+from outlast.store.protocols import Sent
+from tests.contract.stores import (
+    DAY,
+    HOUR,
+    SCOPE,
+    Paused,
+    Store,
+    chunk,
+    ended,
+    kinds,
+    moved,
+    new_task,
+    said,
+    scope_with,
+    statements,
+)
+
+UNFINISHED = (
+    "submitted",
+    "leased",
+    "paused",
+    "waiting for authorisation",
+    "waiting",
+    "backing off",
+    "held",
+    "released",
+)
+ENDED_OTHERWISE = ("completed", "failed", "rejected")
+OTHER_SCOPES = (
+    scope_with(agent="another"),
+    scope_with(tenant="another"),
+    scope_with(owner="another"),
+    scope_with(owner=""),
+)
+NEEDS_THE_TASK = ("get", "snapshot", "status_of", "cancel", "answer")
+
+
+async def call(store: Store, verb: str, scope: Scope, task_id: TaskId) -> Any:
+    if verb == "answer":
+        paused = Paused(task_id, LedgerId(task_id), Seq(2), "1:ask")
+        return await store.answer(paused, scope=scope)
+    call: Awaitable[Any] = getattr(store.tasks, verb)(scope, task_id)
+    return await call
+
+
+async def expire(store: Store, task_id: TaskId) -> None:
+    """What retention leaves of a task: its tombstone and its send keys."""
+    await store.sql(
+        "insert into tombstones (task_id, agent, tenant, owner, expired_at)"
+        " select task_id, agent, tenant, owner, 1 from tasks where task_id = :id",
+        id=task_id,
+    )
+    for table in ("task_events", "task_runs", "tasks"):
+        await store.sql(f"delete from {table} where task_id = :id", id=task_id)
+
+
+class TestScopes:
+    """Every verb is bound to a scope."""
+
+    @pytest.mark.parametrize("verb", NEEDS_THE_TASK)
+    @pytest.mark.parametrize("scope", OTHER_SCOPES, ids=str)
+    async def test_another_scopes_task_does_not_exist(
+        self, store: Store, verb: str, scope: Scope
+    ) -> None:
+        paused = await store.paused()
+        async with store.unchanged():
+            with pytest.raises(TaskNotFound) as caught:
+                await call(store, verb, scope, paused.task_id)
+        assert not caught.value.expired
+
+    @pytest.mark.parametrize("verb", NEEDS_THE_TASK)
+    async def test_by_the_same_statements(self, store: Store, verb: str) -> None:
+        paused = await store.paused()
+        sent = []
+        for task_id in (paused.task_id, new_task_id()):
+            with statements() as seen, pytest.raises(TaskNotFound) as caught:
+                await call(store, verb, scope_with(owner="another"), task_id)
+            sent.append((seen, str(caught.value).replace(task_id, "X")))
+        assert sent[0] == sent[1]
+
+    async def test_an_expired_task_of_another_scope_did_not_exist_either(
+        self, store: Store
+    ) -> None:
+        task_id = await store.new_task()
+        await expire(store, task_id)
+        with pytest.raises(TaskNotFound) as caught:
+            await store.tasks.get(scope_with(owner="another"), task_id)
+        assert not caught.value.expired
+
+    async def test_a_send_key_is_its_scopes_own(self, store: Store) -> None:
+        for scope in (SCOPE, *OTHER_SCOPES):
+            new = new_task(scope=scope, send_key="the same", digest=str(scope))
+            assert not (await store.tasks.create(new)).is_repeat
+
+
+class TestCreate:
+    async def test_writes_task_event_1_and_send_key(self, store: Store) -> None:
+        """Create the task, its event 1 (kind TASK) and the send key in one transaction."""
+        new = new_task(metadata={"n": 1}, max_age=Millis(5 * DAY), priority=3)
+        with statements() as sent:
+            assert await store.tasks.create(new) == Sent(
+                task_id=new.task_id, reply=None, is_repeat=False
+            )
+        assert sent.count("commit") == 1
+        task = await store.tasks.get(SCOPE, new.task_id)
+        assert (task.scope, task.context_id, task.metadata) == (SCOPE, "context", {"n": 1})
+        assert (task.workflow, task.version, task.step, task.visit) == ("review", 1, "first", 1)
+        assert task.give_up_at - task.created_at == 5 * DAY
+        assert task.ledger_id == LedgerId(task.task_id)
+        (event,) = await store.events(new.task_id)
+        assert (event.seq, event.kind, event.is_message) == (1, EventKind.TASK, True)
+        assert event.body == {"message": new.message, "caller": {"subject": "ann"}}
+        assert (event.fence, event.write_no, task.generation) == (0, None, 1)
+
+    async def test_leaves_nothing_behind_when_it_fails_half_way(self, store: Store) -> None:
+        """Create the task, its event 1 (kind TASK) and the send key in one transaction."""
+        known = await store.new_task()
+        async with store.unchanged():
+            with pytest.raises(InvalidParams):
+                await store.tasks.create(new_task(task_id=known, send_key="another"))
+        await store.new_task(send_key="another")
+
+    async def test_gives_a_task_that_is_submitted_and_claimable(self, store: Store) -> None:
+        """The task is SUBMITTED and claimable at once."""
+        await store.worker()
+        task_id = await store.new_task()
+        task = await store.task(task_id)
+        assert (task.state, task.status) == (State.SUBMITTED, {"state": "submitted"})
+        assert [lease.task_id for lease in await store.claim()] == [task_id]
+
+    async def test_under_a_known_key_returns_the_first(self, store: Store) -> None:
+        """A send under a known key writes nothing and returns what the first one got."""
+        first = await store.new_task(send_key="key")
+        async with store.unchanged():
+            repeat = await store.tasks.create(new_task(send_key="key"))
+        assert repeat == Sent(task_id=first, reply=None, is_repeat=True)
+
+    async def test_repeated_after_its_reply_was_lost_returns_the_first(self, store: Store) -> None:
+        """A send under a known key writes nothing and returns what the first one got."""
+        new = new_task()
+        await store.tasks.create(new)
+        async with store.unchanged():
+            repeat = await store.tasks.create(new)
+        assert repeat == Sent(task_id=new.task_id, reply=None, is_repeat=True)
+
+    async def test_under_the_key_of_a_direct_reply_returns_that(self, store: Store) -> None:
+        """A send under a known key writes nothing and returns what the first one got."""
+        await store.tasks.reply(SCOPE, "key", "digest", {"text": "hi"})
+        async with store.unchanged():
+            repeat = await store.tasks.create(new_task(send_key="key"))
+        assert repeat == Sent(task_id=None, reply={"text": "hi"}, is_repeat=True)
+
+    async def test_twenty_at_once_under_one_key_make_one_task(self, store: Store) -> None:
+        """A send under a known key writes nothing and returns what the first one got."""
+        other = await store.another()
+        sends = [(store, other)[n % 2].tasks.create(new_task(send_key="key")) for n in range(20)]
+        sent = await asyncio.gather(*sends)
+        assert len({one.task_id for one in sent}) == 1
+        assert [one.is_repeat for one in sent].count(False) == 1
+        assert (await store.sql("select count(*) as n from tasks"))[0]["n"] == 1
+
+    async def test_refuses_other_content_under_a_known_key(self, store: Store) -> None:
+        """The same key with another digest raises KeyReused."""
+        await store.new_task(send_key="key")
+        async with store.unchanged():
+            with pytest.raises(KeyReused, match="'key'"):
+                await store.tasks.create(new_task(send_key="key", digest="another"))
+
+    @pytest.mark.parametrize("text", ["half a character: \ud800", "too deep"])
+    async def test_refuses_what_no_database_takes(self, store: Store, text: str) -> None:
+        """Bad input is a clear error, and nothing is half-written."""
+        message: Any = Message.user(text).to_json()
+        if text == "too deep":
+            message = {}
+            for _ in range(2_000):
+                message = {"x": message}
+        async with store.unchanged():
+            with pytest.raises(InvalidParams):
+                await store.tasks.create(new_task(message=message))
+
+    async def test_keeps_a_nul_inside_of_a_message(self, store: Store) -> None:
+        """A NUL in text is JSON's \\u0000, which both databases keep."""
+        message = Message.user("before\x00after").to_json()
+        task_id = await store.new_task(message=message)
+        assert (await store.last_event(task_id)).body["message"] == message
+
+
+class TestReply:
+    async def test_keeps_the_message_under_its_key(self, store: Store) -> None:
+        """Keep the direct Message that answers a send without a task, under its key."""
+        reply = Message.agent("four").to_json()
+        sent = await store.tasks.reply(SCOPE, "key", "digest", reply)
+        assert sent == Sent(task_id=None, reply=reply, is_repeat=False)
+        assert await store.sql("select * from tasks") == []
+
+    async def test_under_a_known_key_returns_the_first(self, store: Store) -> None:
+        """A send under a known key writes nothing and returns what the first one got."""
+        await store.tasks.reply(SCOPE, "key", "digest", {"text": "first"})
+        async with store.unchanged():
+            repeat = await store.tasks.reply(SCOPE, "key", "digest", {"text": "second"})
+        assert repeat == Sent(task_id=None, reply={"text": "first"}, is_repeat=True)
+
+    async def test_under_the_key_of_a_task_returns_the_task(self, store: Store) -> None:
+        """A send under a known key writes nothing and returns what the first one got."""
+        task_id = await store.new_task(send_key="key")
+        async with store.unchanged():
+            repeat = await store.tasks.reply(SCOPE, "key", "digest", {})
+        assert repeat == Sent(task_id=task_id, reply=None, is_repeat=True)
+
+    async def test_refuses_other_content_under_a_known_key(self, store: Store) -> None:
+        """The same key with another digest raises KeyReused."""
+        await store.tasks.reply(SCOPE, "key", "digest", {})
+        async with store.unchanged():
+            with pytest.raises(KeyReused):
+                await store.tasks.reply(SCOPE, "key", "another", {})
+
+
+class TestRecall:
+    async def test_returns_what_a_key_stands_for(self, store: Store) -> None:
+        """What a key already stands for, or None."""
+        task_id = await store.new_task(send_key="of a task")
+        await store.tasks.reply(SCOPE, "of a reply", "digest", {"text": "hi"})
+        async with store.unchanged():
+            assert await store.tasks.recall(SCOPE, "of a task", "digest") == Sent(
+                task_id=task_id, reply=None, is_repeat=True
+            )
+            assert await store.tasks.recall(SCOPE, "of a reply", "digest") == Sent(
+                task_id=None, reply={"text": "hi"}, is_repeat=True
+            )
+            assert await store.tasks.recall(SCOPE, "of nothing", "digest") is None
+            assert await store.tasks.recall(OTHER_SCOPES[0], "of a task", "digest") is None
+
+    async def test_refuses_another_digest(self, store: Store) -> None:
+        """Another digest raises KeyReused."""
+        await store.new_task(send_key="key")
+        with pytest.raises(KeyReused):
+            await store.tasks.recall(SCOPE, "key", "another")
+
+    async def test_says_that_the_task_has_expired(self, store: Store) -> None:
+        """A key whose task has expired raises TaskNotFound with `expired`."""
+        task_id = await store.new_task(send_key="key")
+        await expire(store, task_id)
+        with pytest.raises(TaskNotFound, match="expired") as caught:
+            await store.tasks.recall(SCOPE, "key", "digest")
+        assert caught.value.expired
+
+    async def test_interleaving_18_a_repeat_after_the_expiry_makes_no_second_task(
+        self, store: Store
+    ) -> None:
+        """A key whose task has expired raises TaskNotFound with `expired`."""
+        new = new_task(send_key="key")
+        await store.tasks.create(new)
+        await expire(store, new.task_id)
+        repeat = await store.tasks.create(new)
+        assert (repeat.task_id, repeat.is_repeat) == (new.task_id, True)
+        with pytest.raises(TaskNotFound, match="expired"):
+            await store.tasks.recall(SCOPE, "key", "digest")
+        assert await store.sql("select * from tasks") == []
+
+
+class TestAnswer:
+    async def test_writes_event_result_and_state_at_once(self, store: Store) -> None:
+        """Answer the pause in one transaction: the answer's event (kind MESSAGE), the ledger's
+        result, WORKING, claimable at once, no lease."""
+        paused = await store.paused()
+        with statements() as sent:
+            got = await store.answer(paused, "yes")
+        assert got == Sent(task_id=paused.task_id, reply=None, is_repeat=False)
+        assert sent.count("commit") == 1
+        event = await store.last_event(paused.task_id)
+        assert (event.kind, event.is_message, event.write_no) == (EventKind.MESSAGE, True, None)
+        assert event.body["answers"] == paused.pause_id
+        assert event.body["message"]["parts"] == [{"text": "yes"}]
+        assert event.body["caller"] == {"subject": "ann"}
+        task = await store.task(paused.task_id)
+        assert event.fence == task.fence
+        assert (task.state, task.status) == (State.WORKING, {"state": "working"})
+        assert (task.lease_owner, task.pause_id, task.pause_deadline_at) == (None, None, None)
+        entry = await store.work.entry(paused.ledger_id, paused.key)
+        assert entry is not None
+        assert (entry.kind, entry.result) == (LedgerKind.ANSWER, '{"text":"yes"}')
+        run = await store.claim_again(paused.task_id)
+        assert (run.lease.state, run.lease.attempt) == (State.WORKING, 1)
+
+    async def test_is_kept_even_where_the_question_left_no_intent(self, store: Store) -> None:
+        """Answer the pause in one transaction: the answer's event (kind MESSAGE), the ledger's
+        result, WORKING, claimable at once, no lease."""
+        paused = await store.paused()
+        await store.sql("delete from task_ledger")
+        await store.answer(paused)
+        entry = await store.work.entry(paused.ledger_id, paused.key)
+        assert entry is not None
+        assert entry.result == '{"text":"yes"}'
+
+    async def test_under_a_known_key_returns_the_first(self, store: Store) -> None:
+        """A send under a known key writes nothing and returns what the first one got."""
+        paused = await store.paused()
+        await store.answer(paused)
+        async with store.unchanged():
+            repeat = await store.answer(paused)
+        assert repeat == Sent(task_id=paused.task_id, reply=None, is_repeat=True)
+
+    async def test_repeated_when_the_next_question_is_open_answers_nothing(
+        self, store: Store
+    ) -> None:
+        """A send under a known key writes nothing and returns what the first one got."""
+        paused = await store.paused()
+        await store.answer(paused)
+        run = await store.claim_again(paused.task_id)
+        await run.pause(key="1:ask:second")
+        async with store.unchanged():
+            assert (await store.answer(paused)).is_repeat
+
+    async def test_repeated_after_the_end_returns_the_first(self, store: Store) -> None:
+        """A send under a known key writes nothing and returns what the first one got."""
+        paused = await store.paused()
+        await store.answer(paused)
+        await (await store.claim_again(paused.task_id)).finish()
+        async with store.unchanged():
+            assert (await store.answer(paused)).is_repeat
+
+    async def test_refuses_other_content_under_a_known_key(self, store: Store) -> None:
+        """As for `create`: the same key with another digest."""
+        paused = await store.paused()
+        await store.answer(paused)
+        async with store.unchanged():
+            with pytest.raises(KeyReused):
+                await store.answer(paused, digest="another")
+
+    async def test_to_a_question_that_is_over_is_refused(self, store: Store) -> None:
+        """When the task is not paused at `pause_id` any more, nothing is written:
+        UnsupportedOperation."""
+        paused = await store.paused()
+        await store.answer(paused)
+        run = await store.claim_again(paused.task_id)
+        await run.pause(key="1:ask:second")
+        async with store.unchanged():
+            with pytest.raises(UnsupportedOperation, match="question that this answers is over"):
+                await store.answer(paused, "late", send_key="another")
+
+    @pytest.mark.parametrize(
+        "condition",
+        [
+            *[one for one in UNFINISHED if one != "paused"],
+            *ENDED_OTHERWISE,
+            "canceled",
+        ],
+    )
+    async def test_to_a_task_that_asks_nothing_is_refused(
+        self, store: Store, condition: str
+    ) -> None:
+        """When the task is not paused at `pause_id` any more, nothing is written:
+        UnsupportedOperation."""
+        task_id = await store.task_that_is(condition)
+        pause_id = (await store.task(task_id)).pause_id or Seq(2)
+        async with store.unchanged():
+            with pytest.raises(UnsupportedOperation):
+                await store.answer(Paused(task_id, LedgerId(task_id), pause_id, "1:ask"))
+
+    async def test_case_040_an_answer_to_an_ended_task_names_its_state(self, store: Store) -> None:
+        """When the task is not paused at `pause_id` any more, nothing is written:
+        UnsupportedOperation."""
+        paused = await store.paused()
+        await store.tasks.cancel(SCOPE, paused.task_id)
+        async with store.unchanged():
+            with pytest.raises(UnsupportedOperation, match="canceled"):
+                await store.answer(paused)
+
+    async def test_case_080_of_two_at_once_one_wins(self, store: Store) -> None:
+        """When the task is not paused at `pause_id` any more, nothing is written:
+        UnsupportedOperation."""
+        other = await store.another()
+        for n in range(10):
+            paused = await store.paused(workflow=f"w{n}", name=f"worker{n}")
+            outcomes = await asyncio.gather(
+                store.answer(paused, "approve", send_key=f"a{n}"),
+                other.answer(paused, "reject", send_key=f"b{n}"),
+                return_exceptions=True,
+            )
+            won = [not isinstance(outcome, BaseException) for outcome in outcomes]
+            assert sorted(won) == [False, True]
+            loser = outcomes[won.index(False)]
+            assert isinstance(loser, UnsupportedOperation)
+            text = ("approve", "reject")[won.index(True)]
+            entry = await store.work.entry(paused.ledger_id, paused.key)
+            assert entry is not None
+            assert entry.result == f'{{"text":"{text}"}}'
+            answers = [e for e in await store.events(paused.task_id) if e.body.get("answers")]
+            assert [e.body["message"]["parts"][0]["text"] for e in answers] == [text]
+
+    async def test_wins_until_a_sweep_has_committed_the_deadline(self, store: Store) -> None:
+        """Until a sweep has committed the deadline, an answer wins (DESIGN.md §6)."""
+        paused = await store.paused(after=HOUR)
+        await store.later(2 * HOUR)
+        await store.answer(paused)
+        async with store.unchanged():
+            assert await store.sweeping.end_overdue_pauses() == []
+
+    async def test_interleaving_22_deadline_and_answer_meet(self, store: Store) -> None:
+        """One wins, the other is told so, the ledger holds one outcome."""
+        other = await store.another()
+        for n in range(10):
+            paused = await store.paused(
+                f"w{n}", workflow=f"w{n}", on_deadline=OnDeadline.RESUME, after=HOUR
+            )
+            await store.later(2 * HOUR)
+            answered, swept = await asyncio.gather(
+                other.answer(paused, send_key=f"a{n}"),
+                store.sweeping.end_overdue_pauses(),
+                return_exceptions=True,
+            )
+            entry = await store.work.entry(paused.ledger_id, paused.key)
+            assert entry is not None
+            if isinstance(answered, UnsupportedOperation):
+                assert swept == [paused.task_id]
+                assert entry.result == '{"deadline_passed":true}'
+            else:
+                assert isinstance(answered, Sent)
+                assert swept == []
+                assert entry.result == '{"text":"yes"}'
+            assert len(await store.events(paused.task_id)) == 3
+
+    @pytest.mark.parametrize("scope", OTHER_SCOPES, ids=str)
+    async def test_of_another_scope_finds_no_task(self, store: Store, scope: Scope) -> None:
+        """A task that does not exist in the scope raises TaskNotFound."""
+        paused = await store.paused()
+        async with store.unchanged():
+            with pytest.raises(TaskNotFound):
+                await store.answer(paused, scope=scope)
+
+
+class TestCancel:
+    @pytest.mark.parametrize("condition", UNFINISHED)
+    async def test_ends_the_task_whoever_runs_it(self, store: Store, condition: str) -> None:
+        """Cancel the task, whoever runs it, and return it as it then is."""
+        task_id = await store.task_that_is(condition)
+        task = await store.tasks.cancel(SCOPE, task_id)
+        assert task == await store.task(task_id)
+        assert (task.state, task.status) == (State.CANCELED, {"state": "canceled"})
+
+    async def test_without_a_hook_raises_the_fence_and_clears_the_lease(self, store: Store) -> None:
+        """A workflow version without a cancel step, or a task that has not committed a checkpoint
+        yet: CANCELED in one transaction, the fence raised, the lease cleared."""
+        run = await store.claimed()
+        await run.commit(said(), move=moved())
+        with statements() as sent:
+            task = await store.tasks.cancel(SCOPE, run.task_id)
+        assert sent.count("commit") == 1
+        assert (task.fence, task.lease_owner, task.ready_at) == (run.lease.fence + 1, None, None)
+        event = await store.last_event(run.task_id)
+        assert (event.kind, event.body) == (EventKind.STATUS, {"state": "canceled"})
+        assert (event.seq, event.fence, event.write_no) == (task.generation, task.fence, None)
+        ran = await store.last_run(run.task_id)
+        assert (ran["outcome"], ran["ended_write_no"]) == ("canceled", None)
+        assert ran["ended_at"] is not None
+        late = run.write(said("I am still here"), move=moved())
+        async with store.unchanged():
+            assert await store.commit(late) == Lost()
+
+    @pytest.mark.parametrize("condition", ["paused", "waiting", "backing off", "held"])
+    async def test_without_a_hook_nothing_remains_due(self, store: Store, condition: str) -> None:
+        """A workflow version without a cancel step, or a task that has not committed a checkpoint
+        yet: CANCELED in one transaction, the fence raised, the lease cleared."""
+        task_id = await store.task_that_is(condition)
+        task = await store.tasks.cancel(SCOPE, task_id)
+        assert (task.ready_at, task.pause_id, task.pause_deadline_at) == (None, None, None)
+        assert (task.held_reason, task.is_held) == (None, False)
+        await store.later(31 * DAY)
+        async with store.unchanged():
+            assert await store.claim("worker of " + condition, workflow=condition) == []
+            assert await store.sweeping.end_overdue_pauses() == []
+            assert await store.sweeping.end_overdue_lives() == []
+
+    async def test_before_the_first_checkpoint_ends_at_once_in_spite_of_a_hook(
+        self, store: Store
+    ) -> None:
+        """A workflow version without a cancel step, or a task that has not committed a checkpoint
+        yet: CANCELED in one transaction, the fence raised, the lease cleared."""
+        run = await store.claimed(on_cancel=True)
+        task = await store.tasks.cancel(SCOPE, run.task_id)
+        assert (task.state, task.lease_owner) == (State.CANCELED, None)
+
+    async def test_with_a_hook_marks_a_task_that_runs(self, store: Store) -> None:
+        """With one: the task is marked, a pause or hold ends, and a task without a lease becomes
+        claimable in the same transaction; it is returned WORKING."""
+        run = await store.claimed(on_cancel=True)
+        await run.commit(said(), move=moved())
+        task = await store.tasks.cancel(SCOPE, run.task_id)
+        assert task == await store.task(run.task_id)
+        assert (task.state, task.lease_owner, task.fence) == (State.WORKING, "w1", run.lease.fence)
+        assert task.cancel_requested_at is not None
+        assert await store.claim() == []
+        assert (await run.commit(said("cleaning up"))).marked
+
+    @pytest.mark.parametrize("condition", ["paused", "waiting", "backing off", "held"])
+    async def test_interleaving_09_with_a_hook_a_resting_task_becomes_claimable(
+        self, store: Store, condition: str
+    ) -> None:
+        """With one: the task is marked, a pause or hold ends, and a task without a lease becomes
+        claimable in the same transaction; it is returned WORKING."""
+        task_id = await store.task_that_is(condition, on_cancel=True)
+        await store.sql("update tasks set checkpoint = '1'")
+        with statements() as sent:
+            task = await store.tasks.cancel(SCOPE, task_id)
+        assert sent.count("commit") == 1
+        assert (task.state, task.pause_id, task.held_reason) == (State.WORKING, None, None)
+        assert task.cancel_requested_at is not None
+        run = await store.claim_again(task_id, f"worker of {condition}")
+        assert run.lease.cancel_requested
+        assert run.lease.ending_as == {"state": "canceled", "text": None, "hook": "on_cancel"}
+
+    async def test_with_a_hook_tells_that_a_pause_has_ended(self, store: Store) -> None:
+        """With one: the task is marked, a pause or hold ends, and a task without a lease becomes
+        claimable in the same transaction; it is returned WORKING."""
+        paused = await store.paused(on_cancel=True, commits=True)
+        task = await store.tasks.cancel(SCOPE, paused.task_id)
+        event = await store.last_event(paused.task_id)
+        assert (event.seq, event.body) == (task.generation, {"state": "working"})
+        with pytest.raises(UnsupportedOperation):
+            await store.answer(paused)
+
+    async def test_with_a_hook_a_working_task_logs_nothing(self, store: Store) -> None:
+        """With one: the task is marked, a pause or hold ends, and a task without a lease becomes
+        claimable in the same transaction; it is returned WORKING."""
+        run = await store.claimed(on_cancel=True)
+        await run.commit(said(), move=moved())
+        before = await store.events(run.task_id)
+        await store.tasks.cancel(SCOPE, run.task_id)
+        assert await store.events(run.task_id) == before
+
+    async def test_of_a_marked_task_returns_it_as_it_is(self, store: Store) -> None:
+        """A marked or CANCELED task is returned as it is."""
+        run = await store.claimed(on_cancel=True)
+        await run.commit(said(), move=moved())
+        marked = await store.tasks.cancel(SCOPE, run.task_id)
+        async with store.unchanged():
+            assert await store.tasks.cancel(SCOPE, run.task_id) == marked
+
+    async def test_of_a_canceled_task_returns_it_as_it_is(self, store: Store) -> None:
+        """A marked or CANCELED task is returned as it is."""
+        task_id = await store.new_task()
+        canceled = await store.tasks.cancel(SCOPE, task_id)
+        async with store.unchanged():
+            assert await store.tasks.cancel(SCOPE, task_id) == canceled
+
+    @pytest.mark.parametrize("condition", ENDED_OTHERWISE)
+    async def test_of_a_task_that_ended_otherwise_is_refused(
+        self, store: Store, condition: str
+    ) -> None:
+        """Another terminal state raises TaskNotCancelable."""
+        task_id = await store.task_that_is(condition)
+        async with store.unchanged():
+            with pytest.raises(TaskNotCancelable, match=condition):
+                await store.tasks.cancel(SCOPE, task_id)
+
+    async def test_of_a_marked_task_that_has_failed_is_refused(self, store: Store) -> None:
+        """Another terminal state raises TaskNotCancelable."""
+        run = await store.claimed(on_cancel=True)
+        await run.commit(said(), move=moved())
+        await store.tasks.cancel(SCOPE, run.task_id)
+        await run.finish(State.FAILED)
+        async with store.unchanged():
+            with pytest.raises(TaskNotCancelable, match="failed"):
+                await store.tasks.cancel(SCOPE, run.task_id)
+
+    @pytest.mark.parametrize("scope", OTHER_SCOPES, ids=str)
+    async def test_of_another_scope_finds_no_task(self, store: Store, scope: Scope) -> None:
+        """A task that does not exist in the scope raises TaskNotFound."""
+        task_id = await store.new_task()
+        async with store.unchanged():
+            with pytest.raises(TaskNotFound):
+                await store.tasks.cancel(scope, task_id)
+
+    async def test_case_047_cancel_racing_completion(self, store: Store) -> None:
+        """Exactly one terminal event, and the reply to the cancel agrees with it."""
+        other = await store.another()
+        for n in range(10):
+            run = await store.claimed(f"w{n}", workflow=f"w{n}")
+            canceled, verdicts = await asyncio.gather(
+                other.tasks.cancel(SCOPE, run.task_id),
+                store.work.commit(
+                    [run.write(ended(), ending=Finish(state=State.COMPLETED))], patient=True
+                ),
+                return_exceptions=True,
+            )
+            assert isinstance(verdicts, list)
+            task = await store.task(run.task_id)
+            if isinstance(canceled, TaskNotCancelable):
+                assert task.state is State.COMPLETED
+            else:
+                assert canceled == task
+                assert task.state is State.CANCELED
+                assert verdicts == [Lost()]
+            assert kinds(await store.events(run.task_id)) == [EventKind.TASK, EventKind.STATUS]
+
+
+class TestGet:
+    async def test_returns_the_task(self, store: Store) -> None:
+        """The task without its log."""
+        task_id = await store.task_that_is("paused", metadata={"n": 1})
+        task = await store.tasks.get(SCOPE, task_id)
+        assert task == await store.task(task_id)
+        assert (task.state, task.generation, task.pause_id) == (State.INPUT_REQUIRED, 2, 2)
+        assert task.status["message"]["parts"] == [{"text": "Go on?"}]
+        assert task.status_at >= task.created_at
+
+    async def test_says_that_a_task_has_expired_or_never_was(self, store: Store) -> None:
+        """A task that expired in this scope raises TaskNotFound with `expired`; one that does not
+        exist in it raises TaskNotFound."""
+        task_id = await store.new_task()
+        await expire(store, task_id)
+        with pytest.raises(TaskNotFound) as caught:
+            await store.tasks.get(SCOPE, task_id)
+        assert caught.value.expired
+        with pytest.raises(TaskNotFound) as caught:
+            await store.tasks.get(SCOPE, new_task_id())
+        assert not caught.value.expired
+
+
+class TestSnapshot:
+    async def test_returns_the_task_and_its_whole_log(self, store: Store) -> None:
+        """The task and its log, from one read."""
+        run = await store.claimed()
+        await run.commit(*[chunk(text=str(n)) for n in range(2_500)])
+        snapshot = await store.tasks.snapshot(SCOPE, run.task_id)
+        assert snapshot.task == await store.task(run.task_id)
+        assert [event.seq for event in snapshot.events] == list(range(1, 2_502))
+        assert snapshot.events == await store.events(run.task_id)
+
+    async def test_sees_one_moment(self, store: Store) -> None:
+        """The task and its log, from one read."""
+        run = await store.claimed()
+        other = await store.another()
+        stop = asyncio.Event()
+
+        async def write() -> None:
+            while not stop.is_set():
+                await run.commit(said(), chunk())
+
+        writing = asyncio.create_task(write())
+        for _ in range(30):
+            snapshot = await other.tasks.snapshot(SCOPE, run.task_id)
+            assert len(snapshot.events) == snapshot.task.generation
+        stop.set()
+        await writing
+
+    async def test_has_the_errors_of_get(self, store: Store) -> None:
+        """Errors as for `get`."""
+        task_id = await store.new_task()
+        await expire(store, task_id)
+        with pytest.raises(TaskNotFound) as caught:
+            await store.tasks.snapshot(SCOPE, task_id)
+        assert caught.value.expired
+        with pytest.raises(TaskNotFound) as caught:
+            await store.tasks.snapshot(SCOPE, new_task_id())
+        assert not caught.value.expired
+
+
+class TestStatusOf:
+    @pytest.mark.parametrize("condition", ["submitted", "paused", "completed"])
+    async def test_is_one_statement(self, store: Store, condition: str) -> None:
+        """The state and generation of the task: the cheap look of those who wait for it."""
+        task_id = await store.task_that_is(condition)
+        task = await store.task(task_id)
+        with statements() as sent:
+            assert await store.tasks.status_of(SCOPE, task_id) == (task.state, task.generation)
+        assert len(sent) == 1
