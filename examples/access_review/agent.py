@@ -96,7 +96,8 @@ async def begin(message: Message) -> Review:
     try:
         return Review(request=Request.model_validate(wanted))
     except ValidationError as error:
-        raise Rejected(f"the request does not fit: {error}") from error
+        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise Rejected(f"the request does not fit: {'; '.join(faults)}") from error
 
 
 @review.step(retry=PATIENT)

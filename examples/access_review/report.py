@@ -30,7 +30,7 @@ def render_markdown(
     lines = [
         f"# Access review as of {as_of}",
         "",
-        f"{systems} systems, {len(findings)} findings, {len(revoked)} grants revoked.",
+        f"{systems} systems, {len(findings)} findings, {len(revoked)} revoked.",
         "",
         *_table(("Reason", "Findings"), sorted((str(key), str(n)) for key, n in reasons.items())),
         "",

@@ -11,8 +11,7 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from outlast import Agent, Context, Data, File, Message, Next, Rejected, Text, Workflow
-from outlast.model.task import Caller
+from outlast import Agent, Caller, Context, Data, File, Message, Next, Rejected, Text, Workflow
 
 
 class Behaviour(BaseModel):

@@ -11,6 +11,7 @@ from outlast.model.errors import (
     RetryAfter,
 )
 from outlast.model.retry import Retry
+from outlast.model.task import Caller
 from outlast.workflow.agent import Agent, Skill
 from outlast.workflow.answers import Answer
 from outlast.workflow.context import Context
@@ -25,6 +26,7 @@ __all__ = [
     "Answer",
     "Artifact",
     "AuthorError",
+    "Caller",
     "Context",
     "Data",
     "DeadlinePassed",

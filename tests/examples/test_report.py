@@ -35,7 +35,7 @@ def test_markdown_tells_what_was_revoked_and_what_was_kept() -> None:
         revoked={"ledger-0001": NOW},
     )
     assert "# Access review as of 2025-09-30" in text
-    assert "40 systems, 2 findings, 1 grants revoked." in text
+    assert "40 systems, 2 findings, 1 revoked." in text
     assert "| ledger-0001 | u0001 | ledger:clerk | w | revoked 2025-10-01 12:30 UTC |" in text
     assert "| ledger-0002 | u0001 | ledger:clerk | w | kept: not approved |" in text
 

@@ -12,10 +12,10 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils import errors as a2a
 
 from outlast.wire.extension import EXTENSION_URI
-from tests.integration.test_gateway_sends import count_tasks
 from tests.integration.test_gateway_support import (
     BINDINGS,
     Gateway,
+    count_tasks,
     message,
     running_gateway,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import inspect
 import json
 from typing import Any
 
@@ -9,10 +11,13 @@ import httpx
 import pytest
 from a2a.client import A2ACardResolver
 from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.server.routes.common import create_event_source_response
+from a2a.server.routes.rest_dispatcher import RestDispatcher
+from a2a.server.routes.rest_routes import create_rest_routes
 from a2a.types import a2a_pb2 as pb
 from a2a.utils import errors as a2a
 
-from outlast import Agent, Context, Skill, Workflow
+from outlast import Agent, Skill, Workflow
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.server import listen
 from outlast.model.errors import AuthorError, ConfigError
@@ -22,6 +27,7 @@ from tests.integration.test_gateway_support import (
     BINDINGS,
     Nothing,
     message,
+    of_one_step,
     running_gateway,
 )
 
@@ -205,6 +211,24 @@ async def test_the_wire_is_camel_case_with_times_in_utc(sqlite_url: str) -> None
         assert not any("_" in name for name in _names(task) if name != EXTENSION_URI)
 
 
+def test_the_sdk_still_lacks_the_hooks_that_our_bindings_make_up_for() -> None:
+    """When this fails, the SDK may have grown what `gateway/bindings.py` overrides."""
+    assert importlib.metadata.version("a2a-sdk").startswith("1.3.")
+    assert [*inspect.signature(create_event_source_response).parameters] == [
+        "content",
+        "shutdown_grace_period",
+    ]
+    assert [*inspect.signature(create_rest_routes).parameters] == [
+        "request_handler",
+        "context_builder",
+        "enable_v0_3_compat",
+        "path_prefix",
+        "shutdown_grace_period",
+    ]
+    handler = inspect.getsource(RestDispatcher.on_message_send)
+    assert "Parse(body, params" in handler, "parsing has no place of its own yet"
+
+
 # --- the card and health ------------------------------------------------------------------------
 
 
@@ -262,13 +286,8 @@ def test_a_taken_port_is_an_error_of_the_configuration() -> None:
 
 
 async def test_an_agent_that_cannot_choose_its_workflow_is_refused(sqlite_url: str) -> None:
-    one = Workflow("one", 1, checkpoint=Nothing)
-    two = Workflow("two", 1, checkpoint=Nothing)
-    for workflow in (one, two):
-
-        @workflow.step
-        async def work(ctx: Context[Any, Any]) -> None: ...
-
+    one = of_one_step(Workflow("one", 1, checkpoint=Nothing))
+    two = of_one_step(Workflow("two", 1, checkpoint=Nothing))
     agent = Agent("torn", description="", skills=[Skill("s", "S", "")], workflows=[one, two])
     with pytest.raises(AuthorError, match=r"@agent\.route"):
         async with running_gateway(sqlite_url, agent=agent):

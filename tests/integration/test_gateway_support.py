@@ -1,5 +1,5 @@
-"""What the gateway's tests share: a gateway on a real store and a real socket, the SDK's client,
-and a worker's hand, which writes to tasks what a worker would, when the test says so.
+"""What the gateway's tests share: a gateway on a real store and a real socket, and the SDK's
+client.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import httpx
 from a2a.client import Client, ClientConfig, ClientFactory
@@ -19,28 +19,23 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict, ParseDict
 from pydantic import BaseModel
 
-from outlast import Agent, Context, Data, Message, Skill, Text, Workflow
+from outlast import Agent, Context, Data, Message, Skill, Workflow
 from outlast.gateway.app import Problems, Unready, create_app
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.server import GatewayServer, listen
-from outlast.model.artifacts import artifact_event
-from outlast.model.commit import Committed, Ending, Event, Finish, Pause, Write, status_event
-from outlast.model.content import Artifact
-from outlast.model.ids import Millis, Seq, TaskId, WorkerId, WriteNo
-from outlast.model.lease import Lease
-from outlast.model.ledger import Intent, LedgerKind
-from outlast.model.pause import Ask, DueBy
-from outlast.model.task import Caller, Scope, State
-from outlast.model.topics import task_topic
+from outlast.model.ids import TaskId
+from outlast.model.task import Caller, Scope
 from outlast.store.admin import Admin
-from outlast.store.database import Database
+from outlast.store.database import Database, Query, Script, Statement
 from outlast.store.log import Log
-from outlast.store.protocols import NewWorker, VersionOf
 from outlast.store.tasks import Tasks
 from outlast.store.work import Work
 from outlast.wire.extension import EXTENSION_URI
+from tests.integration.test_gateway_hand import Hand
+
+C = TypeVar("C")
 
 BINDINGS = ("JSONRPC", "HTTP+JSON")
 SCOPE = Scope(agent="tester")
@@ -60,18 +55,11 @@ class Nothing(BaseModel):
     """A checkpoint that holds nothing."""
 
 
-def make_agent(*, routed: bool = True) -> Agent:
+def make_agent() -> Agent:
     """An agent whose router answers "hello" itself, and "break" not at all."""
-    chats = Workflow("chats", 1, checkpoint=Nothing)
-    newer = Workflow("chats", 2, checkpoint=Nothing)
-    orders = Workflow("orders", 1, checkpoint=Order)
-
-    for workflow in (chats, newer, orders):
-
-        @workflow.step
-        async def work(ctx: Context[Any, Any]) -> None:
-            """Never run: the worker's hand does what the test says."""
-
+    chats = of_one_step(Workflow("chats", 1, checkpoint=Nothing))
+    newer = of_one_step(Workflow("chats", 2, checkpoint=Nothing))
+    orders = of_one_step(Workflow("orders", 1, checkpoint=Order))
     agent = Agent(
         "tester",
         description="An agent for tests.",
@@ -92,116 +80,14 @@ def make_agent(*, routed: bool = True) -> Agent:
     return agent
 
 
-# --- a worker's hand ----------------------------------------------------------------------------
+def of_one_step(workflow: Workflow[C]) -> Workflow[C]:
+    """The workflow, complete."""
 
+    @workflow.step
+    async def work(ctx: Context[Any, Any]) -> None:
+        """Never run: the worker's hand does what the test says."""
 
-@dataclass
-class Hand:
-    """A worker that does nothing by itself."""
-
-    work: Work
-    database: Database
-    agent: Agent
-    worker_id: WorkerId = field(default_factory=lambda: WorkerId(str(uuid.uuid4())))
-    leases: dict[TaskId, tuple[Lease, WriteNo]] = field(default_factory=dict)
-
-    async def register(self) -> None:
-        versions = [
-            VersionOf(
-                workflow=workflow.name,
-                version=workflow.version,
-                steps=[step.name for step in workflow.steps],
-                fingerprint=workflow.fingerprint,
-            )
-            for workflow in self.agent.workflows
-        ]
-        await self.work.register(
-            NewWorker(
-                worker_id=self.worker_id,
-                agent=self.agent.name,
-                host="here",
-                beat_ms=1000,
-                lease_ms=15000,
-                versions=versions,
-                presence=None,
-            )
-        )
-
-    async def lease(self, task_id: TaskId) -> tuple[Lease, WriteNo]:
-        if task_id not in self.leases:
-            for workflow in self.agent.workflows:
-                for lease in await self.work.claim(
-                    self.worker_id, self.agent.name, workflow.name, workflow.version, limit=100
-                ):
-                    self.leases[lease.task_id] = (lease, WriteNo(0))
-        return self.leases[task_id]
-
-    async def write(
-        self,
-        task_id: TaskId,
-        *events: Event,
-        ending: Ending | None = None,
-        ledger: Sequence[Intent] = (),
-    ) -> Seq:
-        """Commit, and ring, as a worker does. Returns the seq of the last event."""
-        lease, write_no = await self.lease(task_id)
-        write = Write(
-            task_id=task_id,
-            ledger_id=lease.ledger_id,
-            fence=lease.fence,
-            write_no=write_no,
-            events=events,
-            ledger=tuple(ledger),
-            ending=ending,
-        )
-        (verdict,) = await self.work.commit([write], patient=True)
-        assert isinstance(verdict, Committed), verdict
-        if ending is None:
-            self.leases[task_id] = (lease, WriteNo(write_no + 1))
-        else:
-            del self.leases[task_id]
-        self.database.wakeups.send([task_topic(task_id)])
-        return verdict.last_seq
-
-    async def report(self, task_id: TaskId, text: str) -> Seq:
-        said = Message.agent(text).to_json()
-        return await self.write(task_id, status_event(State.WORKING, said))
-
-    async def chunk(
-        self, task_id: TaskId, *texts: str, append: bool = True, name: str = "out"
-    ) -> Seq:
-        events = [
-            artifact_event(
-                Artifact(id=name, parts=(Text(text),)).to_json(),
-                append=append or index > 0,
-                last_chunk=False,
-            )
-            for index, text in enumerate(texts)
-        ]
-        return await self.write(task_id, *events)
-
-    async def ask(
-        self,
-        task_id: TaskId,
-        text: str,
-        schema: dict[str, Any] | None = None,
-        *,
-        state: State = State.INPUT_REQUIRED,
-    ) -> Seq:
-        key = f"ask-{uuid.uuid4()}"
-        ask = Ask(ledger_key=key, schema=schema).to_json()
-        return await self.write(
-            task_id,
-            status_event(state, Message.agent(text).to_json(), ask=ask),
-            ending=Pause(state=state, deadline=DueBy(after=Millis(3_600_000))),
-            ledger=[Intent(key=key, kind=LedgerKind.ANSWER)],
-        )
-
-    async def finish(
-        self, task_id: TaskId, state: State = State.COMPLETED, text: str = "done"
-    ) -> Seq:
-        event = status_event(state, Message.agent(text).to_json())
-        return await self.write(task_id, event, ending=Finish(state=state))
+    return workflow
 
 
 # --- a gateway ----------------------------------------------------------------------------------
@@ -379,12 +265,12 @@ def _extended(extended: bool) -> dict[str, str] | None:
 def state_of(item: pb.StreamResponse) -> str | None:
     """The state that an item of a stream brings, without its prefix."""
     if item.HasField("task"):
-        number = item.task.status.state
+        state = item.task.status.state
     elif item.HasField("status_update"):
-        number = item.status_update.status.state
+        state = item.status_update.status.state
     else:
         return None
-    return pb.TaskState.Name(number).removeprefix("TASK_STATE_")
+    return str(pb.TaskState.Name(state)).removeprefix("TASK_STATE_")
 
 
 def folded(items: Sequence[pb.StreamResponse]) -> dict[str, Any]:
@@ -406,3 +292,38 @@ def shown(task: pb.Task) -> dict[str, Any]:
         if not artifact.get("metadata"):
             artifact.pop("metadata", None)
     return body
+
+
+def history(task: pb.Task) -> list[str]:
+    """The texts of a task's history."""
+    return [part.text for message in task.history for part in message.parts]
+
+
+async def rest_of(stream: AsyncIterator[pb.StreamResponse]) -> list[pb.StreamResponse]:
+    """What still comes of a stream."""
+    async with asyncio.timeout(10):
+        return [item async for item in stream]
+
+
+# --- looking at the store -----------------------------------------------------------------------
+
+
+async def only_task(gateway: Gateway) -> TaskId:
+    """The id of the one task there is, as soon as there is one."""
+    async with asyncio.timeout(5):
+        while not (task_ids := await _task_ids(gateway)):
+            await asyncio.sleep(0.005)
+    return task_ids[0]
+
+
+async def count_tasks(gateway: Gateway) -> int:
+    """How many tasks there are."""
+    return len(await _task_ids(gateway))
+
+
+async def _task_ids(gateway: Gateway) -> list[TaskId]:
+    def script() -> Script[list[TaskId]]:
+        rows = yield Statement(Query("test_tasks", "", "select task_id from tasks"), {})
+        return [TaskId(row["task_id"]) for row in rows]
+
+    return await gateway.database.read(script)

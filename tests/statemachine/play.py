@@ -112,6 +112,7 @@ class Play:
         self.uncertain: list[Verb] = []
         self.sent: list[str] = []
         self.told: set[str] = set()
+        self._is_checked = False
 
     # --- sending ------------------------------------------------------------------------------
 
@@ -194,12 +195,17 @@ class Play:
     # --- beside the model ---------------------------------------------------------------------
 
     def compare(self) -> None:
+        self._is_checked = False
         after = look(self.stage.database)
         check_transaction(self.sight, after)
         self.world.compare(after, self.began)
         self.sight = after
 
-    def check_words(self) -> None:
+    def check(self) -> None:
+        """All laws, if anything has changed since the last time."""
+        if not self._is_checked:
+            self.check_laws()
+        self._is_checked = True
         check_words(self.sight, sent=self.sent, told=self.told)
 
     def check_laws(self, *, after_sweep: bool = False) -> None:
@@ -231,13 +237,13 @@ class Play:
             if attempt in self.under_way and not attempt.call.is_waiting:
                 self.drop(attempt)
         while self.under_way:
-            self.finish(self.under_way[0])
+            self.finish(next(a for a in self.under_way if not a.call.is_waiting))
         self.stage.run(self.stage.sweeping.free_orphans())
         for task_id in self.world.orphans():
             self.world.free(task_id)
         self.compare()
         self.check_laws(after_sweep=True)
-        self.check_words()
+        check_words(self.sight, sent=self.sent, told=self.told)
 
 
 def require(holds: bool, found: str, expected: Any) -> None:

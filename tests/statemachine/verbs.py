@@ -20,6 +20,9 @@ from tests.statemachine.world import World
 
 Heard = Callable[[Any], None]
 
+LONGEST, GAP = Millis(24 * HOUR), Millis(HOUR)
+"""What an outage is, and how much of it is excused."""
+
 
 def _ignore(result: Any) -> None: ...
 
@@ -235,11 +238,11 @@ class Claim(Verb):
         attempt.notes |= {"granted": granted, "tick": attempt.play.tick}
         world, others = attempt.world, attempt.held_by_others()
         if not world.is_alive(self.worker_id):
-            return require(not granted, f"a dead worker was granted {granted}", [])
+            require(not granted, f"a dead worker was granted {granted}", [])
+            return
         due = [t for t in world.ready(self.version) if t in granted or t not in others]
-        return require(
-            sorted(granted) == sorted(due[: self.limit]), f"{self} was granted {granted}", due
-        )
+        expected = due[: self.limit]
+        require(sorted(granted) == sorted(expected), f"{self} was granted {granted}", expected)
 
     def committed(self, attempt: Attempt, result: Any) -> None:
         for task_id in attempt.notes["granted"]:
@@ -492,15 +495,12 @@ class EndLives(_Ends):
 class Excuse(Verb):
     """The clock stands still while it writes, so what it decides at first holds at its commit."""
 
-    longest: Millis = Millis(24 * HOUR)
-    gap: Millis = Millis(HOUR)
-
     def call(self, stage: Stage) -> Coroutine[Any, Any, Millis]:
-        return stage.sweeping.excuse_outage(longest=self.longest, gap=self.gap)
+        return stage.sweeping.excuse_outage(longest=LONGEST, gap=GAP)
 
     def executed(self, attempt: Attempt, statement: Statement, rows: Rows) -> None:
         if statement.query.name == "store_sweep_due":
-            attempt.notes["moved"] = attempt.world.outage(self.longest, self.gap)
+            attempt.notes["moved"] = attempt.world.outage(LONGEST, GAP)
 
     def committed(self, attempt: Attempt, result: Any) -> None:
         attempt.world.excuse(attempt.notes["moved"])

@@ -8,10 +8,12 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
+import structlog
 from pydantic import BaseModel, TypeAdapter
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from outlast import Agent, AuthorError, Context, Message, Next, Retry, Skill, Workflow
-from outlast.workflow.checkpoint import CheckpointType
+from outlast.workflow.checkpoint import CheckpointType, changed_fields
 from outlast.workflow.registration import AUTHOR_BUGS
 
 
@@ -357,6 +359,10 @@ class Loose(BaseModel):
     raw: bytes = b""
 
 
+class Counted(TypedDict):
+    count: int
+
+
 @dataclass
 class Plain:
     count: int = 0
@@ -404,6 +410,37 @@ def test_any_type_that_pydantic_takes_can_be_a_checkpoint() -> None:
     assert plain.decode(plain.encode(Plain(2, Base()))) == Plain(2, Base())
     numbers = CheckpointType(TypeAdapter(dict[str, list[int]]), workflow="review")
     assert numbers.decode(numbers.encode({"a": [1]})) == {"a": [1]}
+
+
+def test_a_typed_dict_can_be_a_checkpoint() -> None:
+    workflow = Workflow("review", 1, checkpoint=Counted)
+
+    @workflow.start
+    async def begin(message: Message) -> Counted:
+        return {"count": 1}
+
+    workflow.checkpoint.check_instance({"count": 1}, of="start")
+    assert workflow.checkpoint.decode(workflow.checkpoint.encode({"count": 1})) == {"count": 1}
+
+
+def test_a_large_checkpoint_is_warned_of() -> None:
+    with structlog.testing.capture_logs() as logs:
+        LOOSE.encode(Loose(anything="x" * 256 * 1024))
+        LOOSE.encode(Loose(anything="x" * 255 * 1024))
+    assert [line["event"] for line in logs] == ["checkpoint.large"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        ('{"a": 1, "b": [1]}', '{"a": 1, "b": [2]}', ["b"]),
+        ('{"a": 1}', '{"a": 1, "b": null}', ["b"]),
+        ('{"a": {"x": 1, "y": 2}}', '{"a": {"y": 2, "x": 1}}', []),
+        ("[1]", "[2]", ["(the whole value)"]),
+    ],
+)
+def test_changed_fields_are_named(before: str, after: str, names: list[str]) -> None:
+    assert changed_fields(before, after) == names
 
 
 def test_a_checkpoint_that_is_too_large() -> None:

@@ -420,7 +420,7 @@ async def test_a_stream_is_sent_and_kept(session: FakeSession, ctx: Context[Revi
     last = session.writes[-1]
     assert last.urgent
     assert last.events[0].body["lastChunk"]
-    assert session.ledger["2:stream:answer.md"].result == '"abc"'
+    assert session.ledger["2:stream:answer.md"].result == '[{"text":"abc"}]'
     assert text_of(session, "answer.md") == "abc"
 
 
@@ -437,6 +437,26 @@ async def test_a_run_that_finds_a_stream_emits_and_rewinds_nothing(
     await later.commit()
     assert session.writes[-1].events == ()
     assert text_of(session, "answer.md") == "ab"
+
+
+@pytest.mark.parametrize("before", ["commit", "another stream"])
+async def test_a_kept_stream_that_was_rewound_before_it_was_found_goes_out_again(
+    session: FakeSession, ctx: Context[Review, None], before: str
+) -> None:
+    async def mixed() -> AsyncIterator[str | Data]:
+        for chunk in ("a", "b", Data({"n": 1}), "c"):
+            yield chunk
+
+    await ctx.stream("answer", mixed)
+    later = again(session)
+    if before == "commit":
+        await later.commit("about to answer")
+    else:
+        await later.stream("other", pieces("x"))
+    assert text_of(session, "answer") == ""
+    assert await later.stream("answer", mixed) == "abc"
+    await later.commit()
+    assert session.artifacts()["answer"] == [{"text": "ab"}, {"data": {"n": 1}}, {"text": "c"}]
 
 
 async def test_a_stream_that_broke_is_begun_anew(

@@ -132,7 +132,7 @@ class StatementRefused(Exception):
 
 
 _HEAD = re.compile(r"^-- ([a-z]+(?:_[a-z]+)+): (.+)$")
-PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+PARAMETER = re.compile(r"(?<![:\w\"]):([a-z_]+)\b")
 
 
 class Catalog(Mapping[str, Query]):

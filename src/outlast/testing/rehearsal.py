@@ -134,16 +134,24 @@ class _DroppingWork(Work):
     drops = True
     dropped = False
 
+    def __init__(self, database: SqliteDatabase) -> None:
+        super().__init__(database)
+        self._met: set[tuple[str, int, str | None]] = set()
+
     async def commit(self, batch: Sequence[Write], *, patient: bool = False) -> Sequence[Verdict]:
         verdicts = await super().commit(batch, patient=patient)
         return [self._drop(*pair) for pair in zip(batch, verdicts, strict=True)]
 
     def _drop(self, write: Write, verdict: Verdict) -> Verdict:
-        commits = write.move is not None and write.ending is None
-        if self.drops and commits and isinstance(verdict, Committed):
-            self.dropped = True
-            return Lost()
-        return verdict
+        """Once per commit: a run that starts over may meet a commit that changes nothing again."""
+        if write.move is None or write.ending is not None or not isinstance(verdict, Committed):
+            return verdict
+        commit = (write.move.step, write.move.visit, write.move.checkpoint)
+        if not self.drops or commit in self._met:
+            return verdict
+        self._met.add(commit)
+        self.dropped = True
+        return Lost()
 
 
 @dataclass(eq=False, kw_only=True)

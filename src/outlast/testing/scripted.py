@@ -469,7 +469,7 @@ class _SqliteSession:
                 return None
         try:
             return self.observe(self._database.text_of(action), action.params)
-        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+        except (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.OperationalError) as error:
             raise StatementRefused(action.query.name, str(error)) from None
 
     def leave(self) -> None:

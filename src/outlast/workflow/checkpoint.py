@@ -76,7 +76,7 @@ class CheckpointType(Generic[C]):
 
     def check_instance(self, value: object, *, of: str) -> None:
         """Raise AuthorError unless `value` is what `of` should have returned: a checkpoint."""
-        if isinstance(self.type, type) and not isinstance(value, self.type):
+        if not is_instance(value, self.type):
             raise AuthorError(
                 f"{of} returned {type(value).__name__} where {self._name} is wanted.",
                 f"return the first checkpoint: `return {self._name}(…)`.",
@@ -104,6 +104,14 @@ class CheckpointType(Generic[C]):
             "give the field the type of what it holds; a date or a model in a field of type Any, "
             "or a subclass in one of its base class, comes back as something else.",
         )
+
+
+def is_instance(value: object, type_: object) -> bool:
+    """Whether the value is of the type, as far as Python can tell: a TypedDict cannot be asked."""
+    try:
+        return not isinstance(type_, type) or isinstance(value, type_)
+    except TypeError:
+        return True
 
 
 def changed_fields(before: str, after: str) -> list[str]:

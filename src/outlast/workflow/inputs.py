@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from outlast.model.content import Data, Message
 from outlast.model.errors import InvalidParams
 from outlast.workflow.checkpoint import CheckpointType
-from outlast.workflow.jsontype import JsonType
+from outlast.workflow.jsontype import JsonType, first_fault
 
 C = TypeVar("C")
 
@@ -27,7 +27,7 @@ class InputType:
         try:
             return self._json.decode(json.dumps(data))
         except ValidationError as error:
-            raise invalid(error, place) from error
+            raise _invalid(error, place) from error
 
 
 def first_checkpoint(checkpoint: CheckpointType[C], message: Message) -> C:
@@ -44,7 +44,7 @@ def first_checkpoint(checkpoint: CheckpointType[C], message: Message) -> C:
     try:
         return checkpoint.from_data(data)
     except ValidationError as error:
-        raise invalid(error, place) from error
+        raise _invalid(error, place) from error
 
 
 def _required_data(message: Message) -> tuple[str, Any]:
@@ -54,9 +54,6 @@ def _required_data(message: Message) -> tuple[str, Any]:
     raise InvalidParams("needs a data part", path="message.parts")
 
 
-def invalid(error: ValidationError, place: str) -> InvalidParams:
-    """The first fault, at its place in the message, and how many more there are."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    path = ".".join((place, *map(str, faults[0]["loc"])))
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return InvalidParams(f"{faults[0]['msg']}{more}", path=path)
+def _invalid(error: ValidationError, place: str) -> InvalidParams:
+    path, text = first_fault(error)
+    return InvalidParams(text, path=f"{place}.{path}" if path else place)

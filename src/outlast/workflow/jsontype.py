@@ -175,10 +175,15 @@ def _is_unicode(text: str) -> bool:
 
 def fault_of(error: ValidationError) -> str:
     """The first thing that is wrong, with its path, and how many more there are."""
+    path, text = first_fault(error)
+    return f"{path}: {text}" if path else text
+
+
+def first_fault(error: ValidationError) -> tuple[str, str]:
+    """The path of the first thing that is wrong ("" for the whole), and what is wrong with it."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
-    path = ".".join(map(str, faults[0]["loc"]))
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return f"{path}: {faults[0]['msg']}{more}" if path else f"{faults[0]['msg']}{more}"
+    return ".".join(map(str, faults[0]["loc"])), f"{faults[0]['msg']}{more}"
 
 
 def shown(value: object) -> str:

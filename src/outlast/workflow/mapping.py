@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -172,18 +173,22 @@ class _Work:
         what = f"map {key!r}"
         request = request_of((item,), what=what)
         entry = self._known.get(ledger_key)
-        if entry is not None and entry.result is not None:
-            self._progress.found += 1
-            with run.using("map", key, ledger_key):
+        with self._using(key, ledger_key):
+            if entry is not None and entry.result is not None:
+                self._progress.found += 1
                 return kept_value(run, entry, entry.result, request, type_, verb="map", key=key)
+            if self._effect is not None:
+                effect = replace(self._effect, key=key, args=(item,), request=request)
+                with calling("map"):
+                    return await once(run, effect, known=self._known)
+            fn = self._mapped.fn
+            return await compute(run, ledger_key, fn, (item,), request, type_, what=what)
+
+    def _using(self, key: str, ledger_key: str) -> AbstractContextManager[None]:
+        # An effect may be met again in the same run, and joins the first.
         if self._effect is not None:
-            effect = replace(self._effect, key=key, args=(item,), request=request)
-            with calling("map"):
-                return await once(run, effect, known=self._known)
-        with run.using("map", key, ledger_key):
-            return await compute(
-                run, ledger_key, self._mapped.fn, (item,), request, type_, what=what
-            )
+            return nullcontext()
+        return self._run.using("map", key, ledger_key)
 
     def outcome(self) -> list[Any]:
         if self._stopped is not None:

@@ -31,6 +31,7 @@ class Outbox:
         self._provisional: dict[str, int] = {}
         self._failure: Exception | None = None
         self._kept: set[str] = set()
+        self._taken_back: set[str] = set()
         self._rewound = False
         self._turn = asyncio.Lock()
         self._under_way: dict[asyncio.Task[Written], None] = {}
@@ -53,6 +54,10 @@ class Outbox:
     def keep(self, artifact_id: str) -> None:
         """What readers hold of this artifact is complete, though no commit has followed it."""
         self._kept.add(artifact_id)
+
+    def has_taken_back(self, artifact_id: str) -> bool:
+        """Whether this run has rewound the artifact."""
+        return artifact_id in self._taken_back
 
     async def post(self, *events: Event) -> None:
         """Let the events go out soon, without waiting until they are in the store.
@@ -127,7 +132,9 @@ class Outbox:
         due = [known for known in left if known not in self._kept]
         before = await self._session.committed_artifacts() if due else {}
         self._rewound = True
-        return [_rewind(known, before.get(known)) for known in due if known not in skip]
+        taken_back = [known for known in due if known not in skip]
+        self._taken_back.update(taken_back)
+        return [_rewind(known, before.get(known)) for known in taken_back]
 
     def _arrived(self, task: asyncio.Task[Written]) -> None:
         del self._under_way[task]

@@ -46,20 +46,22 @@ def check_start(fn: Callable[..., Any], checkpoint: object) -> int:
     if count == 2:
         _check_context(fn, 1, checkpoint, role="start")
     returned = annotation_of(fn, "return")
-    if isinstance(returned, type) and isinstance(checkpoint, type):
-        if issubclass(returned, checkpoint):
-            return count
+    if returned is None or not _may_be(returned, checkpoint):
         raise AuthorError(
             f"start {name_of(fn)} is annotated to return {_shown(returned)}, the workflow's "
             f"checkpoint is {_shown(checkpoint)}.",
             f"return the first {_shown(checkpoint)}.",
         )
-    if returned is None:
-        raise AuthorError(
-            f"start {name_of(fn)} is annotated to return None.",
-            f"return the first {_shown(checkpoint)}.",
-        )
     return count
+
+
+def _may_be(returned: object, checkpoint: object) -> bool:
+    if not (isinstance(returned, type) and isinstance(checkpoint, type)):
+        return True
+    try:
+        return issubclass(returned, checkpoint)
+    except TypeError:  # a TypedDict cannot be asked
+        return True
 
 
 def check_timeout(timeout: timedelta | None, default: timedelta, *, of: str) -> timedelta | None:

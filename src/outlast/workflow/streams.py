@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from outlast.model.content import Artifact, Part, Text, as_part
+from outlast.model.content import Artifact, Part, as_part, joined
 from outlast.model.errors import AuthorError
 from outlast.model.ledger import Kept, LedgerKind, LedgerWrite
 from outlast.workflow.artifacts import artifact_head
@@ -22,7 +22,7 @@ from outlast.workflow.requests import encode_result
 from outlast.workflow.rules import calling, verb
 from outlast.workflow.run import Run
 
-_TEXT: JsonType[str] = JsonType(str, what="the text of a stream")
+_PARTS: JsonType[list[Any]] = JsonType(list[Any], what="the parts of a stream")
 
 
 class Stream:
@@ -111,8 +111,9 @@ async def stream(
 ) -> Any:
     """The whole text of a stream, sent to readers as it comes and kept when it ends.
 
-    It replaces what the artifact held. A run that finds it kept emits nothing, and rewinds
-    nothing of it. Raises AuthorError for `chunks` that is no function of an async iterator.
+    It replaces what the artifact held. A run that finds it kept emits nothing and rewinds nothing
+    of it; if it has rewound it already, the kept content goes out at once. Raises AuthorError for
+    `chunks` that is no function of an async iterator.
     """
     head = artifact_head(artifact)
     name = head["artifactId"] if key is None else check_key(key, verb="stream")
@@ -121,23 +122,35 @@ async def stream(
     with run.using("stream", name, ledger_key):
         entry = await run.session.entry(ledger_key)
         if entry is not None and entry.result is not None:
-            run.outbox.keep(head["artifactId"])
-            return _value_of(json.loads(entry.result), type_, name=name)
+            parts = json.loads(entry.result)
+            await _found(run, head, parts)
+            return _value_of(parts, type_, name=name)
         out = Stream(run, head, None)
-        text = await _poured(out, chunks, name=name)
-        value = _value_of(text, type_, name=name)  # what does not fit is not kept
-        kept = encode_result(text, _TEXT, what=f"stream {name!r}")
+        parts = await _poured(out, chunks, name=name)
+        value = _value_of(parts, type_, name=name)  # what does not fit is not kept
+        kept = encode_result(parts, _PARTS, what=f"stream {name!r}")
         await out.close((Kept(key=ledger_key, kind=LedgerKind.MEMO, result=kept),))
         return value
 
 
-async def _poured(out: Stream, chunks: Callable[[], Any], *, name: str) -> str:
+async def _found(run: Run[Any], head: ArtifactJson, parts: list[dict[str, Any]]) -> None:
+    if not run.outbox.has_taken_back(head["artifactId"]):
+        run.outbox.keep(head["artifactId"])
+        return
+    # A commit or another stream of this run came first, and did not know yet that it was kept.
+    whole = {**head, "parts": parts or [{"text": ""}]}
+    size = sum(map(body_size, parts))
+    await run.outbox.post_chunk(whole, append=False, last=True, size=size)
+
+
+async def _poured(out: Stream, chunks: Callable[[], Any], *, name: str) -> list[dict[str, Any]]:
+    """What came, as parts: neighbouring texts are one."""
     if not callable(chunks):
         raise AuthorError(
             f"stream {name!r} got {type(chunks).__name__}, which has begun already.",
             "pass the function that begins it: a run that finds the text does not call it.",
         )
-    pieces: list[str] = []
+    parts: list[Part] = []
     with calling("stream"):
         source = chunks()
         if inspect.isawaitable(source):
@@ -150,17 +163,18 @@ async def _poured(out: Stream, chunks: Callable[[], Any], *, name: str) -> str:
         try:
             async for chunk in source:
                 await out.write(chunk)
-                part = as_part(chunk)
-                pieces.append(part.text if isinstance(part, Text) else "")
+                if chunk != "":
+                    parts.append(as_part(chunk))
         finally:
             if hasattr(source, "aclose"):
                 await source.aclose()
-    return "".join(pieces)
+    return [part.to_json() for part in joined(parts)]
 
 
-def _value_of(text: str, type_: JsonType[Any] | None, *, name: str) -> Any:
+def _value_of(parts: list[dict[str, Any]], type_: JsonType[Any] | None, *, name: str) -> Any:
     """The text, or what it says as JSON. Raises ValueError when that does not fit the type: a
     model may do better the next time."""
+    text = "".join(part.get("text", "") for part in parts)
     if type_ is None:
         return text
     try:
