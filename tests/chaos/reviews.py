@@ -24,7 +24,7 @@ from outlast.gateway.config import GatewayConfig
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.model.ids import TaskId
 from outlast.testing.checker import Finding, check_effects, check_finished, check_store
-from outlast.testing.fleet import PATIENCE_S, Child, Fleet, NotSeen
+from outlast.testing.fleet import PATIENCE_S, Child, Children, Fleet, NotSeen
 from tests.chaos.caller import PAUSED, TERMINAL, Caller, Json, history_of, texts_of
 
 AGENT = "examples.access_review.agent:agent"
@@ -45,12 +45,12 @@ async def office(stores: Stores) -> AsyncIterator[Caller]:
         yield caller
 
 
-async def start_directory(fleet: Fleet) -> Directory:
-    """A directory of this fleet's own, known to its workers."""
-    child = fleet.start("directory", "examples.access_review.directory:main", "--port", "0")
-    child.url = (await child.says(r"directory listening on (\S+)"))[1]
-    fleet.environment["DIRECTORY_URL"] = child.url
-    return Directory(child.url)
+async def start_directory(children: Children) -> Directory:
+    """A directory of the test's own."""
+    service = await children.service(
+        "directory", "examples.access_review.directory:main", "--port", "0"
+    )
+    return Directory(service.url)
 
 
 @dataclass(frozen=True)

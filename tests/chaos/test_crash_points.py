@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.testing.fleet import Fleet
+from outlast.testing.fleet import Children, Fleet
 from tests.chaos.databases import Databases
 from tests.chaos.reviews import AGENT, Directory, Outcome, see_through, start_directory
 
@@ -45,13 +45,11 @@ async def test_crash_points(databases: Databases, tmp_path: Path) -> None:
 async def recorded(databases: Databases, folder: Path) -> list[str]:
     """The points that a worker passes when nothing goes wrong."""
     file = folder / "points.txt"
-    url = databases.fresh()
-    async with Fleet(url, folder / "recorded", agent=AGENT, lease=LEASE_S) as fleet:
-        directory = await start_directory(fleet)
-        outcome = await see_through(fleet, directory, ("--record", str(file)), grace=0)
-        assert outcome.broken == [], fleet.report()
-    databases.drop(url)
+    async with Children(folder / "services") as services:
+        directory = await start_directory(services)
+        outcome = await review(databases, folder / "recorded", directory, "--record", str(file))
     points = file.read_text().split()
+    assert outcome.broken == []
     print(f"{databases.kind}: {len(points)} crash points")
     assert len(points) >= AT_LEAST, "fewer points than there were: does the store still name them?"
     return points
@@ -80,16 +78,14 @@ async def kill_at_each(points: Sequence[str], databases: Databases, folder: Path
     broken: list[str] = []
 
     async def lane(name: str) -> None:
-        # The directory is started by a fleet, which wants a database; no one uses that one.
-        url = databases.fresh()
-        async with Fleet(url, folder / name, agent=AGENT) as services:
+        async with Children(folder / name) as services:
             directory = await start_directory(services)
             for point in waiting:
-                outcome = await killed_at(point, databases, folder, directory)
+                place = folder / point.replace(":", ".")
+                outcome = await review(databases, place, directory, point)
                 if not outcome.reached:
                     unreached.append(point)
                 broken.extend(f"{point}: {text}" for text in outcome.broken)
-        databases.drop(url)
 
     async with asyncio.TaskGroup() as lanes:
         for number in range(AT_ONCE):
@@ -101,20 +97,17 @@ async def kill_at_each(points: Sequence[str], databases: Databases, folder: Path
     assert len(unreached) <= len(points) / 10
 
 
-async def killed_at(
-    point: str, databases: Databases, folder: Path, directory: Directory
-) -> Outcome:
+async def review(databases: Databases, folder: Path, directory: Directory, *fault: str) -> Outcome:
+    """One review on a database of its own, with one fault."""
     url = databases.fresh()
     await directory.reset()
-    place = folder / point.replace(":", ".")
     environment = {"DIRECTORY_URL": directory.url}
-    fleet = Fleet(url, place, agent=AGENT, environment=environment, lease=LEASE_S)
-    async with fleet:
+    async with Fleet(url, folder, agent=AGENT, environment=environment, lease=LEASE_S) as fleet:
         try:
-            outcome = await see_through(fleet, directory, (point,))
-        except Exception as error:
-            outcome = Outcome(reached=True, broken=[f"the review did not end: {error!r}"])
+            outcome = await see_through(fleet, directory, fault)
+        except TimeoutError:
+            outcome = Outcome(reached=True, broken=["the review did not end"])
         if outcome.broken:
-            print(f"killed at {point}: {outcome.broken}", fleet.report(), sep="\n")
+            print(fault, outcome.broken, fleet.report(), sep="\n")
     databases.drop(url)
     return outcome

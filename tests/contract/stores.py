@@ -430,10 +430,15 @@ class Store:
 
     async def everything(self) -> dict[str, Rows]:
         """All rows of all tables."""
-        return {
-            table: await self.sql(f"select * from {table} order by 1, 2, 3, 4, 5")
-            for table in TABLES
-        }
+
+        def script() -> Script[dict[str, Rows]]:
+            found: dict[str, Rows] = {}
+            for table in TABLES:
+                query = Query(name="test_own", promise="", text=f"select * from {table}")
+                found[table] = sorted((yield Statement(query, {})), key=repr)
+            return found
+
+        return await self.database.read(script)
 
     @contextlib.asynccontextmanager
     async def unchanged(self, *, but: Sequence[str] = ()) -> AsyncIterator[None]:

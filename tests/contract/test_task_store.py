@@ -81,15 +81,13 @@ class TestScopes:
     """Every verb is bound to a scope."""
 
     @pytest.mark.parametrize("verb", NEEDS_THE_TASK)
-    @pytest.mark.parametrize("scope", OTHER_SCOPES, ids=str)
-    async def test_another_scopes_task_does_not_exist(
-        self, store: Store, verb: str, scope: Scope
-    ) -> None:
+    async def test_another_scopes_task_does_not_exist(self, store: Store, verb: str) -> None:
         paused = await store.paused()
         async with store.unchanged():
-            with pytest.raises(TaskNotFound) as caught:
-                await call(store, verb, scope, paused.task_id)
-        assert not caught.value.expired
+            for scope in OTHER_SCOPES:
+                with pytest.raises(TaskNotFound) as caught:
+                    await call(store, verb, scope, paused.task_id)
+                assert not caught.value.expired
 
     @pytest.mark.parametrize("verb", NEEDS_THE_TASK)
     async def test_by_the_same_statements(self, store: Store, verb: str) -> None:
@@ -443,13 +441,13 @@ class TestAnswer:
                 assert entry.result == '{"text":"yes"}'
             assert len(await store.events(paused.task_id)) == 3
 
-    @pytest.mark.parametrize("scope", OTHER_SCOPES, ids=str)
-    async def test_of_another_scope_finds_no_task(self, store: Store, scope: Scope) -> None:
+    async def test_in_another_scope_finds_no_task(self, store: Store) -> None:
         """A task that does not exist in the scope raises TaskNotFound."""
         paused = await store.paused()
         async with store.unchanged():
-            with pytest.raises(TaskNotFound):
-                await store.answer(paused, scope=scope)
+            for scope in OTHER_SCOPES:
+                with pytest.raises(TaskNotFound):
+                    await store.answer(paused, scope=scope)
 
 
 class TestCancel:
@@ -586,13 +584,13 @@ class TestCancel:
             with pytest.raises(TaskNotCancelable, match="failed"):
                 await store.tasks.cancel(SCOPE, run.task_id)
 
-    @pytest.mark.parametrize("scope", OTHER_SCOPES, ids=str)
-    async def test_of_another_scope_finds_no_task(self, store: Store, scope: Scope) -> None:
+    async def test_in_another_scope_finds_no_task(self, store: Store) -> None:
         """A task that does not exist in the scope raises TaskNotFound."""
         task_id = await store.new_task()
         async with store.unchanged():
-            with pytest.raises(TaskNotFound):
-                await store.tasks.cancel(scope, task_id)
+            for scope in OTHER_SCOPES:
+                with pytest.raises(TaskNotFound):
+                    await store.tasks.cancel(scope, task_id)
 
     async def test_case_047_cancel_racing_completion(self, store: Store) -> None:
         """Exactly one terminal event, and the reply to the cancel agrees with it."""
@@ -644,10 +642,10 @@ class TestSnapshot:
     async def test_returns_the_task_and_its_whole_log(self, store: Store) -> None:
         """The task and its log, from one read."""
         run = await store.claimed()
-        await run.commit(*[chunk(text=str(n)) for n in range(2_500)])
+        await run.commit(*[chunk(text=str(n)) for n in range(1_100)])
         snapshot = await store.tasks.snapshot(SCOPE, run.task_id)
         assert snapshot.task == await store.task(run.task_id)
-        assert [event.seq for event in snapshot.events] == list(range(1, 2_502))
+        assert [event.seq for event in snapshot.events] == list(range(1, 1_102))
         assert snapshot.events == await store.events(run.task_id)
 
     async def test_sees_one_moment(self, store: Store) -> None:

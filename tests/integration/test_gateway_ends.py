@@ -143,3 +143,22 @@ async def test_errors_before_the_first_event_are_plain_errors(
         assert (refused.status_code, refused.headers["content-type"]) == (400, "application/json")
         rpc = await gateway.rpc("SubscribeToTask", {"id": task_id})
         assert rpc["error"]["code"] == -32004
+
+
+async def test_case_127_a_reader_that_stopped_reading_does_not_keep_the_server(
+    sqlite_url: str,
+) -> None:
+    async with running_gateway(sqlite_url) as gateway:
+        task_id = await gateway.started()
+        host, port = gateway.url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1)
+        asked = f"GET /tasks/{task_id}:subscribe?A2A-Version=1.0 HTTP/1.1\r\nHost: x\r\n\r\n"
+        writer.write(asked.encode())
+        for index in range(60):
+            await gateway.hand.chunk(task_id, "x" * 200_000, append=index > 0)
+        gateway.server.config.timeout_graceful_shutdown = 1
+        gateway.server.stop()
+        async with asyncio.timeout(3):
+            while not gateway.serving.done():
+                await asyncio.sleep(0.05)
+        writer.close()

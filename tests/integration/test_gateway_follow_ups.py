@@ -11,10 +11,12 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils import errors as a2a
 from google.protobuf.json_format import MessageToDict
 
+from outlast.model.ids import TaskId
 from outlast.model.task import State
 from outlast.wire.extension import EXTENSION_URI
 from tests.integration.test_gateway_support import (
     BINDINGS,
+    Gateway,
     history,
     message,
     running_gateway,
@@ -82,24 +84,32 @@ async def test_a_wrong_context_is_refused(sqlite_url: str) -> None:
 
 
 @both
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.REJECTED, State.CANCELED])
 async def test_case_040_a_message_to_a_finished_task_is_refused(
-    sqlite_url: str, binding: str, streaming: bool, state: State
+    sqlite_url: str, binding: str
 ) -> None:
+    finished: dict[TaskId, pb.Task] = {}
     async with running_gateway(sqlite_url) as gateway:
-        task_id = await gateway.started()
-        if state is State.CANCELED:
-            await gateway.cancel(task_id)
-        else:
-            await gateway.hand.finish(task_id, state)
-        before = await gateway.task(task_id)
+        for state in (State.COMPLETED, State.FAILED, State.REJECTED, State.CANCELED):
+            task_id = await gateway.started()
+            if state is State.CANCELED:
+                await gateway.cancel(task_id)
+            else:
+                await gateway.hand.finish(task_id, state)
+            finished[task_id] = await gateway.task(task_id)
+            await _refuses_messages(gateway, task_id, binding)
+    async with running_gateway(sqlite_url) as restarted:
+        for task_id, before in finished.items():
+            await _refuses_messages(restarted, task_id, binding)
+            assert await restarted.task(task_id) == before
+
+
+async def _refuses_messages(gateway: Gateway, task_id: str, binding: str) -> None:
+    for streaming in (False, True):
         client = gateway.client(binding, streaming=streaming)
         request = pb.SendMessageRequest(message=message(task_id=task_id))
+        request.configuration.return_immediately = not streaming
         with pytest.raises(a2a.UnsupportedOperationError, match="the task has ended"):
             _ = [item async for item in client.send_message(request)]
-
-        assert await gateway.task(task_id) == before
 
 
 async def test_case_052_a_message_to_a_working_task_is_refused(sqlite_url: str) -> None:

@@ -177,19 +177,19 @@ async def test_case_028_an_event_that_was_shown_is_stored(sqlite_url: str) -> No
         await writing
 
 
-@pytest.mark.parametrize("size", [1_000, 7_900, 8_000, 65_536, 1_000_000])
-async def test_case_031_large_events_arrive(postgres_dsn: str, size: int) -> None:
+async def test_case_031_large_events_arrive(postgres_dsn: str) -> None:
     async with running_gateway(postgres_dsn) as gateway:
-        task_id = await gateway.started()
-        stream = gateway.subscribe(task_id)
-        await anext(stream)
-        text = "é" * (size // 2)
-        await gateway.hand.chunk(task_id, text, append=False)
-        await gateway.hand.finish(task_id)
-        items = await rest_of(stream)
+        for size in (1_000, 7_900, 8_000, 65_536, 1_000_000):
+            task_id = await gateway.started()
+            stream = gateway.subscribe(task_id)
+            await anext(stream)
+            text = "é" * (size // 2)
+            await gateway.hand.chunk(task_id, text, append=False)
+            await gateway.hand.finish(task_id)
+            items = await rest_of(stream)
 
-        assert items[0].artifact_update.artifact.parts[0].text == text
-        assert (await gateway.task(task_id)).artifacts[0].parts[0].text == text
+            assert items[0].artifact_update.artifact.parts[0].text == text
+            assert (await gateway.task(task_id)).artifacts[0].parts[0].text == text
 
 
 async def test_a_stream_outlasts_a_store_that_is_away_for_a_moment(sqlite_url: str) -> None:

@@ -106,6 +106,7 @@ class Gateway:
     hand: Hand
     handler: OutlastRequestHandler
     server: GatewayServer
+    serving: asyncio.Task[None]
     http: httpx.AsyncClient
 
     def client(self, binding: str = "JSONRPC", *, streaming: bool = False) -> Client:
@@ -200,7 +201,9 @@ async def running_gateway(
         await hand.register()
         try:
             async with httpx.AsyncClient(timeout=20) as http:
-                yield Gateway(url, card, agent, database, tasks, log, hand, handler, server, http)
+                yield Gateway(
+                    url, card, agent, database, tasks, log, hand, handler, server, serving, http
+                )
         finally:
             server.stop()
             await serving

@@ -33,22 +33,30 @@ class Sight:
     store: Row
 
 
+_LOOKS = (
+    "select * from tasks",
+    "select * from task_events order by task_id, seq",
+    "select * from task_ledger",
+    "select * from task_runs",
+    "select * from workers",
+    "select * from send_keys",
+    "select *, (select now from clock) as now from store",
+)
+
+
 def look(database: ScriptedDatabase) -> Sight:
-    events: dict[str, list[Row]] = {}
-    for row in database.sql("select * from task_events order by task_id, seq"):
-        events.setdefault(row["task_id"], []).append(row)
+    tasks, events, ledger, runs, workers, keys, store = database.look(_LOOKS)
+    logs: dict[str, list[Row]] = {}
+    for row in events:
+        logs.setdefault(row["task_id"], []).append(row)
     return Sight(
-        tasks={row["task_id"]: row for row in database.sql("select * from tasks")},
-        events=events,
-        ledger={
-            (row["ledger_id"], row["key"]): row for row in database.sql("select * from task_ledger")
-        },
-        runs={
-            (row["task_id"], row["fence"]): row for row in database.sql("select * from task_runs")
-        },
-        workers={row["worker_id"]: row for row in database.sql("select * from workers")},
-        keys={row["key"]: row for row in database.sql("select * from send_keys")},
-        store=database.sql("select *, (select now from clock) as now from store")[0],
+        tasks={row["task_id"]: row for row in tasks},
+        events=logs,
+        ledger={(row["ledger_id"], row["key"]): row for row in ledger},
+        runs={(row["task_id"], row["fence"]): row for row in runs},
+        workers={row["worker_id"]: row for row in workers},
+        keys={row["key"]: row for row in keys},
+        store=store[0],
     )
 
 

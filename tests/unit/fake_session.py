@@ -155,7 +155,6 @@ class FakeSession:
 
     async def entry(self, key: str) -> LedgerEntry | None:
         self.check()
-        await asyncio.sleep(0)
         return self.ledger.get(key)
 
     async def entries(self, first: str, last: str) -> Sequence[LedgerEntry]:
@@ -186,6 +185,7 @@ class FakeSession:
         return fold_artifacts(self.log[: self.lease.commit_seq])
 
     async def provisional_artifacts(self) -> Sequence[str]:
+        await asyncio.sleep(0)
         left = self.log[self.lease.commit_seq : self.began_at]
         return list(fold_artifacts(left))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from outlast import Artifact, AuthorError, Context, Data, File, Message, Next, Text, Workflow
-from outlast.model.ids import StepName
+from outlast.model.ids import StepName, WriteNo
+from outlast.model.ledger import Kept, LedgerKind
 from outlast.workflow.steps import ON_CANCEL, call_step
 from outlast.workflow.suspend import BrokenRule, Suspended
 from tests.unit.fake_session import FakeSession, context_of, fake_session
@@ -346,9 +348,13 @@ async def test_what_has_a_key_may_wait_in_a_loop() -> None:
 # --- where one may not wait ---------------------------------------------------------------------
 
 
-async def test_two_waits_at_once(ctx: Context[Review, None]) -> None:
+@pytest.mark.parametrize("verb", ["ask", "sleep"])
+async def test_two_waits_at_once(ctx: Context[Review, None], verb: str) -> None:
     async def both() -> None:
-        await asyncio.gather(ctx.ask("One?", key="one"), ctx.ask("Two?", key="two"))
+        if verb == "ask":
+            await asyncio.gather(ctx.ask("One?", key="one"), ctx.ask("Two?", key="two"))
+        hour = timedelta(hours=1)
+        await asyncio.gather(ctx.sleep(hour, key="one"), ctx.sleep(hour, key="two"))
 
     await broken("two waits at once", "one after the other", both)
 
@@ -681,8 +687,6 @@ async def test_a_hook_that_goes_on() -> None:
 
 
 def step_of(fn: Any, name: str = "work") -> Any:
-    from dataclasses import replace
-
     return replace(review.step_named(StepName(name)), fn=fn, parameters=1)
 
 
@@ -705,9 +709,6 @@ async def answered(
 
 
 def slept(session: FakeSession) -> None:
-    from outlast.model.ids import WriteNo
-    from outlast.model.ledger import Kept, LedgerKind
-
     kept = Kept(key="2:sleep", kind=LedgerKind.TIMER, result=str(session.lease.claimed_at))
     session._apply(kept, WriteNo(1), {})
     session.again()

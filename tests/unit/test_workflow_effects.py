@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from outlast import Context, NotDone, Workflow
 from outlast.model import points
 from outlast.model.errors import LeaseLost
-from outlast.model.ids import WriteNo
+from outlast.model.ids import Visit, WriteNo
 from outlast.model.ledger import Clear, Intent, LedgerKind, effect_key
 from outlast.workflow.suspend import OutcomeUnknown
 from tests.unit.fake_session import FENCE, FakeSession, context_of, fake_session
@@ -124,10 +124,6 @@ async def test_a_later_run_gets_the_result_without_a_call(
 async def test_an_effects_key_outlives_its_visit(
     session: FakeSession, ctx: Context[Empty, None], directory: Directory
 ) -> None:
-    from dataclasses import replace
-
-    from outlast.model.ids import Visit
-
     await ctx.once("revoke:a", directory.revoke, "a")
     session.lease = replace(session.lease, visit=Visit(9))
     await again(session).once("revoke:a", directory.revoke, "a")
@@ -253,6 +249,9 @@ async def test_who_leaves_does_not_take_the_call_along(
         await first
     # Nobody waits, the call is still outside: whoever asks now joins it.
     second = asyncio.create_task(ctx.once("revoke:a", directory.revoke, "a"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(session.writes) == 1
     directory.gate.set()
     assert await second == RECEIPT
     assert len(directory.calls) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 from pydantic import BaseModel
@@ -125,8 +126,6 @@ async def test_a_checkpoint_can_be_replaced(
 async def test_attempts_are_counted_since_the_last_commit(
     session: FakeSession, ctx: Context[Review, None]
 ) -> None:
-    from dataclasses import replace
-
     session.lease = replace(session.lease, attempt=3)
     third = again(session)
     assert third.attempt == 3
@@ -135,8 +134,6 @@ async def test_attempts_are_counted_since_the_last_commit(
 
 
 async def test_a_hook_goes_on_ending_as_it_should() -> None:
-    from dataclasses import replace
-
     session = fake_session("{}", in_hook=True)
     session.lease = replace(session.lease, ending_as={"state": "canceled"})
     await context_of(session, flow).commit()

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 import outlast
 from outlast import Agent, AuthorError, Context, Data, Message, Next, Rejected, Workflow
-from outlast.model.commit import EventKind, status_event
+from outlast.model.commit import Event, EventKind, status_event
 from outlast.model.errors import InvalidParams
 from outlast.model.ids import StepName
 from outlast.model.task import Caller, State
@@ -271,7 +271,7 @@ async def test_history_is_what_was_said_and_answered() -> None:
         )
         question = session.log[-1]
         session.add(
-            outlast_answer(f"a{number}", question.seq),
+            answer_event(f"a{number}", question.seq),
         )
     session.add(status_event(State.INPUT_REQUIRED, Message.agent("open").to_json(), ask={}))
     ctx = context_of(session, a_workflow())
@@ -281,9 +281,7 @@ async def test_history_is_what_was_said_and_answered() -> None:
     assert await ctx.history(last=0) == []
 
 
-def outlast_answer(text: str, question: int) -> Any:
-    from outlast.model.commit import Event
-
+def answer_event(text: str, question: int) -> Any:
     body = {"state": "working", "message": Message.user(text).to_json(), "answers": question}
     return Event(kind=EventKind.MESSAGE, body=body, is_message=True)
 

@@ -33,7 +33,7 @@ def agent_card(agent: Agent, config: GatewayConfig) -> pb.AgentCard:
         ),
         default_input_modes=_MODES,
         default_output_modes=_MODES,
-        skills=map(_skill, agent.skills),
+        skills=map(_skill, agent.skills or [_whole(agent)]),
     )
 
 
@@ -72,11 +72,16 @@ def _extension(config: GatewayConfig) -> pb.AgentExtension:
     return extension
 
 
+def _whole(agent: Agent) -> Skill:
+    """The agent as its own only skill: the specification wants at least one."""
+    return Skill(id=agent.name, name=agent.name, description=agent.description)
+
+
 def _skill(skill: Skill) -> pb.AgentSkill:
     return pb.AgentSkill(
         id=skill.id,
         name=skill.name,
         description=skill.description,
-        tags=skill.tags or [skill.id],  # the specification wants at least one
+        tags=skill.tags or [skill.id],  # here, too, it wants at least one
         examples=skill.examples,
     )

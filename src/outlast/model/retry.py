@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from datetime import timedelta
@@ -64,5 +65,13 @@ class Retry:
         """How long to wait after attempt number `attempt`."""
         if isinstance(error, RetryAfter):
             return error.delay
-        grown = self.first * self.factor ** min(attempt - 1, 64)
-        return min(grown, self.longest) * random.uniform(0.8, 1.2)
+        return self._grown(attempt) * random.uniform(0.8, 1.2)
+
+    def _grown(self, attempt: int) -> timedelta:
+        # In floats: a timedelta would overflow long before the thousandth attempt.
+        try:
+            growth = self.factor ** (attempt - 1)
+        except OverflowError:
+            growth = math.inf
+        room = self.longest / self.first if self.first else 1.0
+        return self.longest if growth >= room else self.first * growth

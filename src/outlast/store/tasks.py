@@ -151,10 +151,10 @@ class Tasks:
         def script() -> Script[Task]:
             row = yield from self._taken(scope, task_id)
             state = State(row["state"])
+            if state.is_terminal and state is not State.CANCELED:
+                raise TaskNotCancelable(f"the task has already ended: it is {state.value}")
             if state is State.CANCELED or row["cancel_requested_at"] is not None:
                 return task_of(row)
-            if state.is_terminal:
-                raise TaskNotCancelable(f"the task has already ended: it is {state.value}")
             yield from endings.mark_or_end(
                 self._queries, self._settings, row, State.CANCELED, None, "canceled"
             )

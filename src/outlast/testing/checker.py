@@ -5,13 +5,20 @@ Nothing lost, nothing doubled: what it finds is a list of broken promises, empty
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
-from outlast.model.ids import TaskId
-from outlast.store.protocols import InspectStore
+from outlast.model.commit import EventKind, LoggedEvent
+from outlast.model.ids import LedgerId, Seq, TaskId
+from outlast.model.pause import Ask
+from outlast.model.task import Task
+from outlast.store.codec import from_text
+from outlast.store.protocols import InspectStore, LogStore, WorkStore
 
 _EFFECT = "effect:"
+_PAGE = 1_000
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,17 @@ class Finding:
         return f"{self.law}: {self.detail}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """What one item of a caller's stream brought: an event, or a Task with all up to it inside."""
+
+    generation: Seq
+    is_task: bool
+
+
+# --- the whole store ----------------------------------------------------------------------------
+
+
 async def check_store(store: InspectStore) -> list[Finding]:
     """The laws of the log, the leases and the answers, by the queries in `laws.sql`."""
     broken = await store.broken_laws()
@@ -35,17 +53,24 @@ async def check_store(store: InspectStore) -> list[Finding]:
     ]
 
 
-async def check_effects(store: InspectStore, applied: Mapping[str, int]) -> list[Finding]:
+async def check_effects(
+    store: InspectStore,
+    applied: Mapping[str, int],
+    *,
+    ledgers: Collection[LedgerId] | None = None,
+) -> list[Finding]:
     """Each effect has one result, and the outside applied it once.
 
     applied: how often the outside did what was asked under each downstream key
-    (`<ledger>:<key>`), by its own count.
+    (`<ledger>:<key>`), by its own count. ledgers: those whose effects this outside was asked for,
+    when the store has others; by default all.
     """
     findings: list[Finding] = []
     known: dict[str, bool] = {}
     for effect in await store.effects():
-        key = effect["key"].removeprefix(_EFFECT)
-        known[f"{effect['ledger_id']}:{key}"] = effect["done_at"] is not None
+        if ledgers is None or effect["ledger_id"] in ledgers:
+            key = effect["key"].removeprefix(_EFFECT)
+            known[f"{effect['ledger_id']}:{key}"] = effect["done_at"] is not None
     for name, is_done in known.items():
         times = applied.get(name, 0)
         if times > 1 or (is_done and times != 1):
@@ -76,4 +101,97 @@ async def check_finished(store: InspectStore, *task_ids: TaskId) -> list[Finding
         for effect in await store.effects()
         if effect["ledger_id"] in task_ids and effect["done_at"] is None
     )
+    return findings
+
+
+# --- one task -----------------------------------------------------------------------------------
+
+
+async def read_log(log: LogStore, task_id: TaskId) -> list[LoggedEvent]:
+    """All events of a task, in order."""
+    events: list[LoggedEvent] = []
+    while page := await log.events_since(
+        task_id, events[-1].seq if events else Seq(0), limit=_PAGE
+    ):
+        events.extend(page)
+    return events
+
+
+async def check_runs(store: InspectStore, log: LogStore, task_id: TaskId) -> list[Finding]:
+    """No two runs of the task overlapped, and each event of a worker was written by one of them,
+    in the order of its writes."""
+    runs = await store.runs(task_id)
+    events = [event for event in await read_log(log, task_id) if event.write_no is not None]
+    known = {run["fence"] for run in runs}
+    return [
+        *_overlaps(runs),
+        *(
+            Finding("every_write_is_made_under_a_lease", f"{task_id}, event {event.seq}")
+            for event in events
+            if event.fence not in known
+        ),
+        *(
+            Finding("a_runs_writes_are_in_order", f"{task_id}, event {later.seq}")
+            for earlier, later in pairwise(events)
+            if earlier.fence == later.fence and _write_no(later) < _write_no(earlier)
+        ),
+    ]
+
+
+def _overlaps(runs: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    return [
+        Finding("a_task_has_one_run_at_a_time", f"{run['task_id']}, run {after['fence']}")
+        for run, after in pairwise(runs)
+        if run["ended_at"] is None or run["ended_at"] > after["started_at"]
+    ]
+
+
+def _write_no(event: LoggedEvent) -> int:
+    return event.write_no or 0
+
+
+async def check_answers(log: LogStore, work: WorkStore, task: Task) -> list[Finding]:
+    """Each answer in the task's log is the one that the ledger gives to its step."""
+    events = {event.seq: event for event in await read_log(log, task.task_id)}
+    findings: list[Finding] = []
+    for event in events.values():
+        if event.kind is not EventKind.MESSAGE or event.body.get("answers") is None:
+            continue
+        question = events.get(Seq(event.body["answers"]))
+        asked = None if question is None else question.body.get("ask")
+        entry = asked and await work.entry(task.ledger_id, Ask.from_json(asked).ledger_key)
+        if not entry or _message_id(entry.result) != event.body["message"]["messageId"]:
+            findings.append(Finding("no_answer_is_lost", f"{task.task_id}, event {event.seq}"))
+    return findings
+
+
+def _message_id(result: str | None) -> str | None:
+    kept = None if result is None else from_text(result)
+    return kept["message"]["messageId"] if isinstance(kept, dict) and "message" in kept else None
+
+
+def check_seen(sightings: Iterable[Sighting], *, last: Seq) -> list[Finding]:
+    """A caller has seen events 1 … last, each once and in its place.
+
+    sightings: what all its streams brought, in order. A Task stands for every event up to its
+    generation, those that came while the caller was away among them.
+    """
+    findings: list[Finding] = []
+    seen = 0
+    for sighting in sightings:
+        number = sighting.generation
+        if sighting.is_task and number >= seen:
+            seen = number
+        elif sighting.is_task:
+            findings.append(Finding("a_stream_never_goes_back", f"to {number}, after {seen}"))
+        elif number <= seen:
+            findings.append(Finding("a_caller_sees_nothing_twice", f"event {number}"))
+        else:
+            missed = range(seen + 1, number)
+            findings.extend(Finding("a_caller_misses_nothing", f"event {gap}") for gap in missed)
+            seen = number
+    if seen != last:
+        findings.append(
+            Finding("a_stream_goes_to_the_end", f"it ended with {seen}, the log with {last}")
+        )
     return findings

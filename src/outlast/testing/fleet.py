@@ -24,8 +24,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -224,35 +224,28 @@ def _entry(line: str) -> dict[str, Any]:
     return entry if isinstance(entry, dict) else {"text": line}
 
 
-class Fleet:
-    """The processes of one test. Leaving the context kills those that are left.
+class Children:
+    """Child processes, each with a log file in `folder`. Leaving the context kills what is left.
 
-    settings: of every child, over `SETTINGS`; a child's own win. environment: variables beside
-    those of Outlast. cwd: where the children work, and from where agents are imported.
+    environment: variables of every child, beside ours without Outlast's settings. cwd: where they
+    work, and from where they import.
     """
 
     def __init__(
         self,
-        database: str,
         folder: Path,
         *,
-        agent: str,
         environment: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        **settings: object,
     ) -> None:
-        self.database = database
         self.folder = folder
-        self.agent = agent
-        self.settings: dict[str, object] = {**SETTINGS, "database": database, **settings}
         self.environment = dict(environment or {})
         self.cwd = cwd or Path.cwd()
         self.children: list[Child] = []
         self._numbers: Counter[str] = Counter()
+        folder.mkdir(parents=True, exist_ok=True)
 
     async def __aenter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        await compose.migrate(self.configuration)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -262,64 +255,15 @@ class Fleet:
         for child in self.children:
             child.kill()
 
-    @property
-    def configuration(self) -> Configuration:
-        """That of a process of this fleet; the test itself opens the store with it."""
-        return configuration({}, **self.settings)
-
-    @asynccontextmanager
-    async def stores(self) -> AsyncIterator[compose.Stores]:
-        """The fleet's store, opened by the test itself."""
-        async with compose.open_stores(self.configuration) as stores:
-            yield stores
-
     def report(self, lines: int = 40) -> str:
         """The last words of every child."""
         return "\n".join(child.tail(lines) for child in self.children)
 
-    # --- starting -----------------------------------------------------------------------------
-
-    async def gateway(self, *, fault: Sequence[str] = (), **settings: object) -> Child:
-        """A gateway that answers; its `url` is set."""
-        child = self.start_role("gateway", fault=fault, **settings)
-        return await _listening(child)
-
-    async def worker(self, *, fault: Sequence[str] = (), **settings: object) -> Child:
-        """A worker that is registered. `fault`: arguments of `outlast.testing.crash`."""
-        child = self.start_role("worker", fault=fault, **settings)
-        await child.logged("worker.registered")
+    async def service(self, name: str, entry: str, *arguments: str) -> Child:
+        """A program that prints `… listening on <url>`; its `url` is set."""
+        child = self.start(name, entry, *arguments)
+        child.url = (await child.says(r"listening on (\S+)"))[1]
         return child
-
-    async def serve(self, *, fault: Sequence[str] = (), **settings: object) -> Child:
-        """Every role in one process."""
-        child = self.start_role("serve", fault=fault, **settings)
-        await child.logged("worker.registered")
-        return await _listening(child)
-
-    def start_role(
-        self,
-        role: str,
-        *,
-        fault: Sequence[str] = (),
-        agent: str | None = None,
-        environment: Mapping[str, str] | None = None,
-        patch: str | None = None,
-        **settings: object,
-    ) -> Child:
-        """Start `outlast <role>` and return at once: it may be meant to die soon."""
-        ours = {
-            PREFIX + name.upper(): str(value)
-            for name, value in {**self.settings, **settings}.items()
-        }
-        return self.start(
-            role,
-            CRASHING if fault else OUTLAST,
-            *fault,
-            role,
-            agent or self.agent,
-            environment={**self.environment, **(environment or {}), **ours},
-            patch=patch,
-        )
 
     def start(
         self,
@@ -337,9 +281,10 @@ class Fleet:
         name = f"{name}-{self._numbers[name]}"
         log_file = self.folder / f"{name}.log"
         log_file.touch()
+        variables = _inherited({**self.environment, **(environment or {})})
         process = _forks.Process(
             target=_become,
-            args=(entry, arguments, _inherited(environment or {}), self.cwd, log_file, patch),
+            args=(entry, arguments, variables, self.cwd, log_file, patch),
             name=name,
             daemon=True,
         )
@@ -350,13 +295,93 @@ class Fleet:
         return child
 
 
+class Fleet(Children):
+    """Gateways and workers of one agent on one database.
+
+    settings: of every child, over `SETTINGS`; those given with a start win.
+    """
+
+    def __init__(
+        self,
+        database: str,
+        folder: Path,
+        *,
+        agent: str,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        **settings: object,
+    ) -> None:
+        super().__init__(folder, environment=environment, cwd=cwd)
+        self.agent = agent
+        self.settings: dict[str, object] = {**SETTINGS, "database": database, **settings}
+
+    async def __aenter__(self) -> Self:
+        await compose.migrate(self.configuration)
+        return self
+
+    @property
+    def configuration(self) -> Configuration:
+        """That of a process of this fleet."""
+        return configuration({}, **self.settings)
+
+    @asynccontextmanager
+    async def stores(self) -> AsyncIterator[compose.Stores]:
+        """The fleet's store, opened by the test itself."""
+        async with compose.open_stores(self.configuration) as stores:
+            yield stores
+
+    async def gateway(self, *, fault: Sequence[str] = (), **options: Any) -> Child:
+        """A gateway that answers; its `url` is set. Options as for `start_role`."""
+        return await _listening(self.start_role("gateway", fault=fault, **options))
+
+    async def worker(self, *, fault: Sequence[str] = (), **options: Any) -> Child:
+        """A worker that is registered. Options as for `start_role`."""
+        child = self.start_role("worker", fault=fault, **options)
+        await child.logged("worker.registered")
+        return child
+
+    async def serve(self, *, fault: Sequence[str] = (), **options: Any) -> Child:
+        """Every role in one process. Options as for `start_role`."""
+        child = self.start_role("serve", fault=fault, **options)
+        await child.logged("worker.registered")
+        return await _listening(child)
+
+    def start_role(
+        self,
+        role: str,
+        *,
+        fault: Sequence[str] = (),
+        agent: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        patch: str | None = None,
+        **settings: object,
+    ) -> Child:
+        """Start `outlast <role>` and return at once: it may be meant to die soon.
+
+        fault: arguments of `outlast.testing.crash`.
+        """
+        ours = {
+            PREFIX + name.upper(): str(value)
+            for name, value in {**self.settings, **settings}.items()
+        }
+        return self.start(
+            role,
+            CRASHING if fault else OUTLAST,
+            *fault,
+            role,
+            agent or self.agent,
+            environment={**(environment or {}), **ours},
+            patch=patch,
+        )
+
+
 async def _listening(child: Child) -> Child:
     child.url = (await child.logged("gateway.listening"))["url"]
     return child
 
 
 def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """Ours without Outlast's own settings: a test says what it wants."""
+    """Ours without Outlast's settings, and what the test says."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     return {**kept, **environment}
 
@@ -387,12 +412,3 @@ def _named(path: str) -> Callable[[], None]:
     module, _, function = path.partition(":")
     found: Callable[[], None] = getattr(importlib.import_module(module), function)
     return found
-
-
-@contextmanager
-def telling(fleet: Fleet) -> Iterator[Fleet]:
-    """Print the children's last words at the end: pytest shows them when the test has failed."""
-    try:
-        yield fleet
-    finally:
-        print(fleet.report())

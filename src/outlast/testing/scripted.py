@@ -19,7 +19,7 @@ itself once that one has ended its transaction.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,6 +88,7 @@ class Call(Generic[T]):
 
     next: what the next step does: a query's name or "commit"; None when the call is over.
     transaction: what it has executed in the transaction that is open now.
+    session: its connection, while a transaction is open or begins.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Call(Generic[T]):
         self._database = database
         self._verb = verb
         self._watcher = watcher
-        self._session: Session | None = None
+        self.session: Session | None = None
         self._reads = False
         self._value: T | None = None
         self._action: Action | None = None
@@ -116,7 +117,7 @@ class Call(Generic[T]):
     @property
     def is_writing(self) -> bool:
         """Whether its transaction has begun, so that it may hold locks."""
-        return self._session is not None and not self._reads
+        return self.session is not None and not self._reads
 
     # --- what a test does with it -------------------------------------------------------------
 
@@ -155,8 +156,8 @@ class Call(Generic[T]):
     def lose_reply(self) -> None:
         """Go on to the end of the transaction and lose the connection before its reply comes."""
         self.run_until("commit")
-        assert self._session is not None
-        self._session.perform(COMMIT, reads=False)
+        assert self.session is not None
+        self.session.perform(COMMIT, reads=False)
         self._report_commit(self._result)
         self._fail(StoreUnavailable("the connection was lost and the commit with or without it"))
 
@@ -206,10 +207,10 @@ class Call(Generic[T]):
     def _go_on(self) -> bool:
         action = self._action
         assert action is not None, "the call is over"
-        if self._session is None:
-            self._session = self._database.borrow()
+        if self.session is None:
+            self.session = self._database.borrow()
         try:
-            rows = self._session.perform(action, reads=self._reads)
+            rows = self.session.perform(action, reads=self._reads)
         except Exception as error:
             self.is_waiting = False
             self._throw(error)
@@ -252,7 +253,7 @@ class Call(Generic[T]):
 
     def _leave(self) -> None:
         """End the transaction, if it has not been committed, and give the connection back."""
-        session, self._session = self._session, None
+        session, self.session = self.session, None
         self.is_waiting = False
         self.transaction = []
         if session is not None:
@@ -316,6 +317,10 @@ class ScriptedDatabase:
         """A statement of the test's own, committed at once, over a connection of its own."""
         return self._observer.observe(text, params)
 
+    def look(self, texts: Sequence[str]) -> list[Rows]:
+        """What several queries of the test's own see, at one moment if nothing commits meanwhile."""
+        return self._observer.look(texts)
+
     @contextmanager
     def weakened(self, name: str, remove: str, put: str = "") -> Iterator[None]:
         """The named query with `remove` taken out of it: a mutant, to see that it is noticed."""
@@ -361,6 +366,10 @@ class ScriptedDatabase:
         """Let go on whoever waited for a lock that is free now."""
         while any(call.is_waiting and call._go_on() for call in list(self._calls)):
             pass
+
+    def is_contended(self, session: Session) -> bool:
+        """Whether another connection has a transaction open that writes."""
+        return any(call.is_writing and call.session is not session for call in self._calls)
 
     def text_of(self, statement: Statement) -> str:
         return self._texts.get(statement.query.name, statement.query.text)
@@ -439,6 +448,8 @@ class Session(Protocol):
 
     def observe(self, text: str, params: Mapping[str, Any]) -> Rows: ...
 
+    def look(self, texts: Sequence[str]) -> list[Rows]: ...
+
     def run_ddl(self, text: str) -> None: ...
 
     def close(self) -> None: ...
@@ -479,6 +490,9 @@ class _SqliteSession:
     def observe(self, text: str, params: Mapping[str, Any]) -> Rows:
         return self._connection.execute(text, dict(params)).fetchall()
 
+    def look(self, texts: Sequence[str]) -> list[Rows]:
+        return [self.observe(text, {}) for text in texts]
+
     def run_ddl(self, text: str) -> None:
         self._connection.executescript(f"begin immediate;\n{text}\ncommit;")
 
@@ -509,6 +523,8 @@ class _PostgresSession:
 
     def perform(self, action: Action, *, reads: bool) -> Rows | None:
         if self._pending is None:
+            if reads or not self._database.is_contended(self):
+                return self._do(action, reads)  # nobody can be in the way
             self._pending = self._thread.submit(self._do, action, reads)
         if not self._is_done_or_waits(self._pending):
             return None
@@ -554,6 +570,11 @@ class _PostgresSession:
         sent = PARAMETER.sub(r"%(\1)s", text.replace("%", "%%")) if params else text
         cursor = self._connection.execute(sent.encode(), params or None)
         return list(cursor.fetchall()) if cursor.description else []
+
+    def look(self, texts: Sequence[str]) -> list[Rows]:
+        with self._connection.pipeline():
+            cursors = [self._connection.execute(text.encode()) for text in texts]
+            return [list(cursor.fetchall()) for cursor in cursors]
 
     def run_ddl(self, text: str) -> None:
         self._connection.execute(text.encode())

@@ -109,7 +109,7 @@ def _under_uri(
 ) -> dict[str, Any]:
     said: dict[str, Any] = {}
     progress = event.body.get("progress")
-    if event.kind is EventKind.STATUS and progress is not None:
+    if event.kind is EventKind.STATUS and progress:
         said["progress"] = {key: progress[key] for key in _PROGRESS if key in progress}
     if not view.extended:
         return said

@@ -47,7 +47,9 @@ class OutcomeUnknown(Stopped):
         self.key = key
         self.fence = fence
         self.write_no = write_no
+        name = key.removeprefix("effect:")
         super().__init__(
-            f"the outcome of {key} is unknown and it may be called at most once: find out whether "
-            f"it happened, then run `outlast resolve`"
+            f"the outcome of effect {name!r} is unknown and it may be called at most once: find out"
+            f" whether it happened, then run `outlast resolve TASK {name} --fence {fence}"
+            f" --write-no {write_no}` with --result JSON or --not-done"
         )
