@@ -33,6 +33,7 @@ EVENTS: Mapping[str, str] = {
     "deadlines.moved": "deadlines that passed during an outage were moved by it",
     "deadlines.ended": "tasks ended because a deadline passed",
     "gateway.listening": "the gateway answers requests",
+    "request.store_away": "a request ended because the store could not be reached",
     "request.failed": "a request met an unexpected error; the reference is in the reply",
     "checkpoint.large": "a checkpoint has grown past the size from which it is warned of",
 }

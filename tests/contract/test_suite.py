@@ -49,7 +49,7 @@ FILES = {
     "AdminStore": "test_admin_store",
     "InspectStore": "test_inspect_store",
 }
-OWN_FILES: dict[type, str] = {"commit": "test_commit"}
+OWN_FILES = {"commit": "test_commit"}
 
 
 def verbs_of(owner: type) -> list[str]:

@@ -20,7 +20,7 @@ from tests.statemachine.world import World
 
 Heard = Callable[[Any], None]
 
-LONGEST, GAP = Millis(24 * HOUR), Millis(HOUR)
+LONGEST, GAP = Millis(24 * HOUR), Millis(HOUR // 2)
 """What an outage is, and how much of it is excused."""
 
 

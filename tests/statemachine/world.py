@@ -392,7 +392,7 @@ class World:
 
     def outage(self, longest: int, gap: int) -> int:
         """By how much a sweep that comes now would move deadlines."""
-        if self.swept is None or self.now - self.swept <= gap + SLACK:
+        if self.swept is None or self.now - self.swept <= gap:
             return 0
         return min(self.now - self.swept, longest)
 

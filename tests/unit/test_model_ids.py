@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 
@@ -9,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.model import ids
 from outlast.model.ids import new_message_id, new_task_id, uuid7
 
 
@@ -26,8 +26,8 @@ def test_version_and_variant_are_those_of_the_standard() -> None:
 )
 def test_time_and_randomness_have_their_places(millis: int, tail: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ids.time, "time_ns", lambda: millis * 1_000_000)
-        patch.setattr(ids.os, "urandom", lambda count: tail[:count])
+        patch.setattr(time, "time_ns", lambda: millis * 1_000_000)
+        patch.setattr(os, "urandom", lambda count: tail[:count])
         made = uuid7().int
     random = int.from_bytes(tail, "big")
     assert made >> 80 == millis
@@ -48,7 +48,7 @@ def test_later_ids_sort_after_earlier_ones_as_text(times: list[int]) -> None:
     made = []
     for millis in sorted(times):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ids.time, "time_ns", lambda millis=millis: millis * 1_000_000)
+            patch.setattr(time, "time_ns", lambda millis=millis: millis * 1_000_000)
             made.append(str(uuid7()))
     assert made == sorted(made)
 

@@ -97,6 +97,11 @@ def test_delays_grow_by_the_factor_up_to_the_longest_and_are_spread(attempt: int
     assert 0.8 * middle - 1e-6 <= delay <= 1.2 * middle + 1e-6
 
 
+def test_no_first_delay_is_no_delay_ever() -> None:
+    retry = Retry(attempts=10_000, first=timedelta(0))
+    assert {retry.delay(AWAY, attempt) for attempt in (1, 2, 9_999)} == {timedelta(0)}
+
+
 def test_tasks_that_failed_together_part() -> None:
     assert len({Retry().delay(AWAY, 1) for _ in range(50)}) > 10
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from outlast import Agent, Data, Message, Text, Workflow
 from outlast.model.commit import EventKind, LoggedEvent
-from outlast.model.ids import Millis, StepName, TaskId, WorkerId
+from outlast.model.ids import Millis, Seq, StepName, TaskId, WorkerId
 from outlast.model.lease import Death
 from outlast.model.pause import Ask
 from outlast.model.task import Caller, State, Task
@@ -172,10 +172,12 @@ class House:
     async def cancel(self, task_id: TaskId) -> Task:
         return await self.store.tasks.cancel(SCOPE, task_id)
 
-    async def answer(self, task_id: TaskId, answer: Any = "yes", *, pause_id: int = 0) -> None:
+    async def answer(
+        self, task_id: TaskId, answer: Any = "yes", pause_id: Seq | None = None
+    ) -> None:
         """Answer the question that the task asks, as a gateway does."""
         task = await self.store.task(task_id)
-        asked = task.pause_id if not pause_id else pause_id
+        asked = pause_id or task.pause_id
         assert asked is not None
         question = await self.store.log.event(task_id, asked)
         assert question is not None

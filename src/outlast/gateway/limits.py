@@ -13,11 +13,12 @@ from typing import Any
 
 from a2a.types import a2a_pb2 as pb
 
-from outlast.gateway.config import MIB, GatewayConfig
+from outlast.gateway.config import GatewayConfig
 from outlast.model.errors import InvalidParams
 from outlast.wire.messages import struct_to_json, to_json
 
 _LONGEST_ID = 255
+_SHOWN = 200
 
 
 def read_message(message: pb.Message, config: GatewayConfig) -> dict[str, Any]:
@@ -69,8 +70,7 @@ def _check_part(part: pb.Part, path: str, config: GatewayConfig) -> None:
     size = _size_of(part)
     if size > config.max_part:
         raise InvalidParams(
-            f"has {_mib(size)}; the limit of a part is {_mib(config.max_part)}, larger files go by"
-            " url",
+            f"has {size} bytes; the limit of a part is {config.max_part}, larger files go by url",
             path=f"{path}.{kind}",
         )
 
@@ -93,10 +93,11 @@ def _check_json(body: Mapping[str, Any], path: str, config: GatewayConfig) -> No
         _check_leaf(leaf, depth, place, config)
     size = len(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode())
     if size > config.max_message:
-        raise InvalidParams(f"has {_mib(size)}; the limit is {_mib(config.max_message)}", path=path)
+        raise InvalidParams(f"has {size} bytes; the limit is {config.max_message}", path=path)
 
 
 def _check_leaf(leaf: Any, depth: int, place: str, config: GatewayConfig) -> None:
+    place = place[:_SHOWN]  # it is made of the caller's own keys
     if depth > config.max_depth:
         raise InvalidParams(f"is nested deeper than {config.max_depth} levels", path=place)
     match leaf:
@@ -119,7 +120,3 @@ def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, int, Any]]
             yield from _leaves(item, f"{path}[{index}]", depth + 1)
     else:
         yield path, depth, value
-
-
-def _mib(size: int) -> str:
-    return f"{size / MIB:.3g} MiB"

@@ -68,10 +68,11 @@ class Retry:
         return self._grown(attempt) * random.uniform(0.8, 1.2)
 
     def _grown(self, attempt: int) -> timedelta:
-        # In floats: a timedelta would overflow long before the thousandth attempt.
+        if not self.first:
+            return self.first
         try:
-            growth = self.factor ** (attempt - 1)
+            growth = float(self.factor) ** (attempt - 1)
         except OverflowError:
             growth = math.inf
-        room = self.longest / self.first if self.first else 1.0
-        return self.longest if growth >= room else self.first * growth
+        # Compared before it is multiplied: a timedelta overflows long before attempts run out.
+        return self.longest if growth >= self.longest / self.first else self.first * growth

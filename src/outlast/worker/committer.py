@@ -10,6 +10,7 @@ from typing import Any
 
 from outlast.model.commit import Busy, Lost, Verdict, Write
 from outlast.model.errors import StoreUnavailable
+from outlast.model.ids import TaskId
 from outlast.store.protocols import WorkStore
 
 _BATCH = 256
@@ -61,11 +62,22 @@ class Committer:
 
     async def _send_gathered(self) -> None:
         async with self._lanes:
-            batch, self._gathered = self._gathered[:_BATCH], self._gathered[_BATCH:]
+            batch = self._take()
             if self._gathered:
                 self._spawn(self._send_gathered())
             if batch:
                 await self._send(batch)
+
+    def _take(self) -> list[_Waiting]:
+        """The next batch: of each task the first write. A second one is there when a lease has
+        ended and its last write is still repeated, while the next lease of the task writes."""
+        first: dict[TaskId, _Waiting] = {}
+        for waiting in self._gathered:
+            if len(first) < _BATCH:
+                first.setdefault(waiting.write.task_id, waiting)
+        batch = list(first.values())
+        self._gathered = [w for w in self._gathered if first.get(w.write.task_id) is not w]
+        return batch
 
     async def _send(self, batch: list[_Waiting], *, patient: bool = False) -> None:
         try:

@@ -62,6 +62,10 @@ class _Letter:
     answered: asyncio.Future[Written]
 
     @property
+    def is_final(self) -> bool:
+        return self.move is not None or self.ending is not None
+
+    @property
     def is_stopped_by_mark(self) -> bool:
         return not self.in_hook and (
             isinstance(self.ending, Pause | Wait | Backoff | Hold)
@@ -128,8 +132,17 @@ class Mailbox:
                 except TimeoutError:
                     pass
             self._urgent.clear()
-            letters, self._letters = self._letters, []
-            await self._send(letters)
+            await self._send(self._take())
+
+    def _take(self) -> list[_Letter]:
+        """What goes out now: all that waits, up to the first commit or end. What was posted after
+        that is no part of it: a chunk would count as committed, an event would follow the last."""
+        finals = (n for n, letter in enumerate(self._letters, 1) if letter.is_final)
+        count = next(finals, len(self._letters))
+        letters, self._letters = self._letters[:count], self._letters[count:]
+        if any(letter.urgent for letter in self._letters):
+            self._urgent.set()
+        return letters
 
     async def _send(self, letters: list[_Letter]) -> None:
         try:

@@ -1,0 +1,53 @@
+"""Concurrency: one run at a time, and nobody's work erased by a copy of the past."""
+
+from __future__ import annotations
+
+import asyncio
+
+from outlast.model.ids import TaskId
+from outlast.testing.fleet import until
+from tests.cases.conftest import Town
+from tests.chaos.caller import Caller, Refusal, history_of, state_of, texts_of
+from tests.chaos.fleets import ONCE
+
+TURNS = 6
+
+
+async def test_case_052_second_message_starts_no_second_execution(
+    town: Town, one: Caller, other: Caller
+) -> None:
+    key = town.sink.key()
+    task = await one.send(f"effect {key}; wait 0.7", wait=False)
+    await until(lambda: town.sink.is_called(key))
+
+    refusals = await asyncio.gather(
+        *(caller.send("and more", task=task) for caller in (one, other)), return_exceptions=True
+    )
+    for refusal in refusals:
+        assert isinstance(refusal, Refusal)
+        assert (refusal.status, refusal.reason) == (400, "UNSUPPORTED_OPERATION")
+
+    async with one.subscribe(task) as events:
+        assert state_of([event async for event in events][-1]) == "COMPLETED"
+    assert await town.sink.counts(key) == ONCE
+    async with town.fleet.stores() as stores:
+        assert len(await stores.inspect.runs(TaskId(task["id"]))) == 1
+
+
+async def test_case_054_resume_on_another_replica_erases_nothing(
+    town: Town, one: Caller, other: Caller
+) -> None:
+    callers = [one, other] * (TURNS // 2)
+    task = await one.send("turns", workflow="scenes")
+    for number, caller in enumerate(callers, start=1):
+        task = await caller.send(f"said {number}", task=task)
+        assert state_of(task) == "INPUT_REQUIRED"
+    task = await other.send("stop", task=task)
+
+    said = [f"said {number}" for number in range(1, TURNS + 1)]
+    assert texts_of(task) == {f"turn-{n}": text for n, text in enumerate(said, start=1)}
+    questions = [f"Turn {number}?" for number in range(1, TURNS + 2)]
+    answers = [*said, "stop"]
+    asked_and_said = [text for pair in zip(questions, answers, strict=True) for text in pair]
+    assert history_of(task) == ["turns", *asked_and_said]
+    assert await one.get(task) == task

@@ -1,0 +1,107 @@
+"""Fixtures: a fleet of processes per test, and the counter sink that their effects go to.
+
+When a test is over every law of the store must hold; when it failed, the children's last words
+stand in its report.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from outlast.testing.checker import check_store
+from outlast.testing.fleet import Children, Fleet
+
+AGENT = "tests.cases.agents:agent"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often the sink was called under a key, and by how many idempotency keys: that many
+    logical effects."""
+
+    calls: int
+    effects: int
+
+
+ONCE = Counts(calls=1, effects=1)
+NEVER = Counts(calls=0, effects=0)
+
+
+@dataclass(frozen=True)
+class CounterSink:
+    """`examples.probe.sink`, as a test sees it. Tests share it: `key` makes one of the test's own."""
+
+    url: str
+
+    @staticmethod
+    def key(name: str = "K") -> str:
+        return f"{name}-{uuid.uuid4().hex[:8]}"
+
+    async def counts(self, key: str) -> Counts:
+        async with httpx.AsyncClient(base_url=self.url) as http:
+            counters = (await http.get("/counters")).json()
+        return Counts(counters["calls"].get(key, 0), counters["distinct"].get(key, 0))
+
+    async def is_called(self, key: str) -> bool:
+        return (await self.counts(key)).calls > 0
+
+    async def meets(self, **fault: object) -> None:
+        """The next effect meets this fault; see `examples.services.faults`."""
+        async with httpx.AsyncClient(base_url=self.url) as http:
+            (await http.post("/faults", json={"kind": "effect", **fault})).raise_for_status()
+
+    async def is_well(self) -> None:
+        async with httpx.AsyncClient(base_url=self.url) as http:
+            (await http.delete("/faults")).raise_for_status()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def sink(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CounterSink]:
+    async with Children(tmp_path_factory.mktemp("sink")) as children:
+        service = await children.service("sink", "examples.probe.sink:main", "--port", "0")
+        yield CounterSink(service.url)
+
+
+@asynccontextmanager
+async def lawful(fleet: Fleet) -> AsyncIterator[Fleet]:
+    """The fleet, in whose store all laws hold when the test is over."""
+    try:
+        async with fleet:
+            yield fleet
+            async with fleet.stores() as stores:
+                assert await check_store(stores.inspect) == []
+    finally:
+        print(fleet.report())
+
+
+def _fleet(database: str, folder: Path, sink: CounterSink) -> Fleet:
+    return Fleet(
+        database, folder / "fleet", agent=AGENT, environment={"PROBE_SINK": sink.url}
+    )
+
+
+@pytest.fixture
+async def fleet(database: str, tmp_path: Path, sink: CounterSink) -> AsyncIterator[Fleet]:
+    """A fleet of this test's own, still without processes; once on each kind of database."""
+    async with lawful(_fleet(database, tmp_path, sink)) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+async def sqlite_fleet(sqlite: str, tmp_path: Path, sink: CounterSink) -> AsyncIterator[Fleet]:
+    async with lawful(_fleet(sqlite, tmp_path, sink)) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+async def postgres_fleet(postgres: str, tmp_path: Path, sink: CounterSink) -> AsyncIterator[Fleet]:
+    async with lawful(_fleet(postgres, tmp_path, sink)) as fleet:
+        yield fleet
