@@ -207,6 +207,11 @@ class Account:
         return _text_of(self.events[-1]) if self.events else ""
 
     @property
+    def unseen(self) -> list[Finding]:
+        """What the caller missed, or saw twice."""
+        return check_seen(self.witness.seen, last=self.task.generation)
+
+    @property
     def seen_one_by_one(self) -> int:
         return sum(not sighting.is_task for sighting in self.witness.seen)
 
@@ -242,7 +247,7 @@ async def read_account(
         *await check_runs(inspect, log, task.task_id),
         *await check_answers(log, work, task),
         *await check_effects(inspect, counters.applied_by_key, ledgers=[task.ledger_id]),
-        *check_seen(witness.seen, last=task.generation),
+        *account.unseen,
         *check_review(account),
     ]
     return replace(account, broken=broken)

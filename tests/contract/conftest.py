@@ -81,6 +81,16 @@ def store_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
+async def empty_store(database_url: str) -> AsyncIterator[Store]:
+    """An open database without a schema."""
+    database = database_at(database_url)
+    await database.open()
+    opened = Store(database_url, database, Settings())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
 async def store(store_url: str) -> AsyncIterator[Store]:
     """An open, migrated and empty store. After the test and one sweep, all laws must hold."""
     database = database_at(store_url)

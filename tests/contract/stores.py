@@ -362,9 +362,9 @@ class Store:
     async def task_that_is(self, condition: str, **task: Any) -> TaskId:
         """A task in this condition, in a workflow of its own name."""
         task = {"workflow": condition, **task}
+        name = task.pop("name", f"worker of {condition}")
         if condition == "submitted":
             return await self.new_task(**task)
-        name = f"worker of {condition}"
         run = await self.claimed(name, **task)
         match condition:
             case "leased":

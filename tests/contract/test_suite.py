@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any
 
@@ -60,10 +60,10 @@ def verbs_of(owner: type) -> list[str]:
     )
 
 
-def all_verbs() -> Iterator[tuple[type, str]]:
-    for protocol in IMPLEMENTATIONS:
-        for verb in verbs_of(protocol):
-            yield protocol, verb
+ALL_VERBS = [(protocol, verb) for protocol in IMPLEMENTATIONS for verb in verbs_of(protocol)]
+every_verb = pytest.mark.parametrize(
+    ("protocol", "verb"), ALL_VERBS, ids=[f"{owner.__name__}-{verb}" for owner, verb in ALL_VERBS]
+)
 
 
 def module_of(protocol: type, verb: str) -> ModuleType:
@@ -99,12 +99,12 @@ def test_every_protocol_of_the_module_is_in_the_suite() -> None:
     assert {protocol.__name__ for protocol in found} == set(FILES)
 
 
-@pytest.mark.parametrize(("protocol", "verb"), all_verbs(), ids=lambda value: str(value))
+@every_verb
 def test_every_verb_has_a_class_of_tests(protocol: type[object], verb: str) -> None:
     assert tests_of(protocol, verb)
 
 
-@pytest.mark.parametrize(("protocol", "verb"), all_verbs(), ids=lambda value: str(value))
+@every_verb
 def test_every_sentence_of_a_docstring_has_its_test(protocol: type, verb: str) -> None:
     said = [words(test.__doc__) for test in tests_of(protocol, verb).values()]
     promised = sentences(getattr(protocol, verb).__doc__)
@@ -113,13 +113,13 @@ def test_every_sentence_of_a_docstring_has_its_test(protocol: type, verb: str) -
     assert untested == []
 
 
-@pytest.mark.parametrize(("protocol", "verb"), all_verbs(), ids=lambda value: str(value))
+@every_verb
 def test_every_test_of_a_verb_runs_on_every_database(protocol: type, verb: str) -> None:
     for name, test in tests_of(protocol, verb).items():
         assert {"store", "empty_store"} & set(inspect.signature(test).parameters), name
 
 
-@pytest.mark.parametrize("protocol", IMPLEMENTATIONS, ids=lambda value: str(value.__name__))
+@pytest.mark.parametrize("protocol", list(IMPLEMENTATIONS), ids=lambda owner: str(owner.__name__))
 def test_an_implementation_has_exactly_the_verbs_of_its_protocol(protocol: type) -> None:
     implementation = IMPLEMENTATIONS[protocol]
     assert verbs_of(implementation) == verbs_of(protocol)
@@ -131,7 +131,7 @@ def test_an_implementation_has_exactly_the_verbs_of_its_protocol(protocol: type)
 class TestEveryVerb:
     """The docstring of the module `protocols`."""
 
-    @pytest.mark.parametrize(("protocol", "verb"), all_verbs(), ids=lambda value: str(value))
+    @every_verb
     async def test_may_raise_store_unavailable(
         self, store: Store, protocol: type, verb: str
     ) -> None:

@@ -145,9 +145,9 @@ async def test_what_waits_together_goes_out_as_one_write_in_the_order_of_posting
 
 async def test_one_write_is_under_way_at_a_time(mailbox: Mailbox, post: Post) -> None:
     post.is_open.clear()
-    first = asyncio.create_task(mailbox.post(events=[said("first")]))
+    first = mailbox.put(events=[said("first")])
     await idle(lambda: post.under_way == 1)
-    rest = [asyncio.create_task(mailbox.post(events=[said(f"{n}")])) for n in range(5)]
+    rest = [mailbox.put(events=[said(f"{n}")]) for n in range(5)]
     await asyncio.sleep(0.01)
     assert len(post.sent) == 1
     post.is_open.set()
@@ -162,14 +162,11 @@ async def test_nothing_is_added_to_a_commit_or_an_end_that_was_posted_after_it(
 ) -> None:
     """A chunk would count as committed; a terminal event would not be the last."""
     post.is_open.clear()
-    running = asyncio.create_task(mailbox.post(events=[said("under way")]))
+    running = mailbox.put(events=[said("under way")])
     await idle(lambda: post.under_way == 1)
-    before = asyncio.create_task(mailbox.post(events=[said("before")], urgent=False))
-    await asyncio.sleep(0)
-    commit = asyncio.create_task(mailbox.post(events=[said("the commit")], **final))
-    await asyncio.sleep(0)
-    after = asyncio.create_task(mailbox.post(events=[said("after")], urgent=False))
-    await asyncio.sleep(0)
+    before = mailbox.put(events=[said("before")], urgent=False)
+    commit = mailbox.put(events=[said("the commit")], **final)
+    after = mailbox.put(events=[said("after")], urgent=False)
     post.is_open.set()
     await asyncio.gather(running, before, commit, after)
     assert [texts(write) for write in post.sent] == [
@@ -192,7 +189,7 @@ async def test_what_is_not_urgent_waits_for_company(
     mailbox: Mailbox, post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "COALESCE_S", 60)
-    slow = [asyncio.create_task(mailbox.post(events=[chunk(c)], urgent=False)) for c in "abc"]
+    slow = [mailbox.put(events=[chunk(c)], urgent=False) for c in "abc"]
     await asyncio.sleep(0.01)
     assert post.sent == []
     await mailbox.post(events=[said("now")])
@@ -204,7 +201,7 @@ async def test_what_is_not_urgent_waits_for_company(
 async def test_but_no_longer_than_a_tenth_of_a_second(mailbox: Mailbox, post: Post) -> None:
     assert module.COALESCE_S == 0.1
     async with asyncio.timeout(5):
-        await mailbox.post(events=[chunk("a")], urgent=False)
+        await mailbox.put(events=[chunk("a")], urgent=False)
     assert len(post.sent) == 1
 
 
@@ -214,7 +211,7 @@ async def test_nor_once_there_is_enough_to_say(
     monkeypatch.setattr(module, "COALESCE_S", 60)
     async with asyncio.timeout(5):
         await asyncio.gather(
-            *(mailbox.post(events=[chunk("x" * 1_000)], urgent=False) for _ in range(5))
+            *(mailbox.put(events=[chunk("x" * 1_000)], urgent=False) for _ in range(5))
         )
     (write,) = post.sent
     (event,) = write.events
@@ -335,14 +332,13 @@ async def test_a_lost_lease_is_told_to_all_who_wait_and_to_all_who_come(
 ) -> None:
     post.is_open.clear()
     post.verdicts = [Lost()]
-    under_way = asyncio.create_task(mailbox.post(events=[said("under way")]))
+    under_way = mailbox.put(events=[said("under way")])
     await idle(lambda: post.under_way == 1)
-    waiting = asyncio.create_task(mailbox.post(events=[said("waiting")]))
-    await asyncio.sleep(0)
+    waiting = mailbox.put(events=[said("waiting")])
     post.is_open.set()
-    for task in (under_way, waiting):
+    for answered in (under_way, waiting):
         with pytest.raises(LeaseLost):
-            await task
+            await answered
     with pytest.raises(LeaseLost):
         await mailbox.post(events=[said("late")])
     assert len(post.sent) == 1
@@ -364,10 +360,9 @@ async def test_a_mark_stops_what_it_forbids_and_lets_the_rest_out(
 ) -> None:
     post.verdicts = [Marked()]
     allowed = [
-        asyncio.create_task(mailbox.post(events=[said("a report")], urgent=False)),
-        asyncio.create_task(mailbox.post(ledger=[Result(key="effect:old", result="1")])),
+        mailbox.put(events=[said("a report")], urgent=False),
+        mailbox.put(ledger=[Result(key="effect:old", result="1")]),
     ]
-    await asyncio.sleep(0)
     with pytest.raises(CancelRequested):
         await mailbox.post(**forbidden)
     assert {one.write_no for one in await asyncio.gather(*allowed)} == {1}
@@ -393,8 +388,7 @@ async def test_a_mark_stops_what_it_forbids_and_lets_the_rest_out(
 async def test_a_mark_does_not_stop(mailbox: Mailbox, post: Post, what: dict[str, Any]) -> None:
     """Such a write goes out again without the intent that was in its company."""
     post.verdicts = [Marked()]
-    intent = asyncio.create_task(mailbox.post(ledger=[INTENT]))
-    await asyncio.sleep(0)
+    intent = mailbox.put(ledger=[INTENT])
     assert (await mailbox.post(**what)).write_no == 1
     with pytest.raises(CancelRequested):
         await intent
@@ -411,9 +405,7 @@ async def test_after_a_mark_the_lease_goes_on(mailbox: Mailbox, post: Post) -> N
 async def test_of_a_refused_write_only_the_guilty_part_fails(mailbox: Mailbox, post: Post) -> None:
     ok = Committed(last_seq=Seq(1))
     post.verdicts = [Refused(reason="half a character"), ok, Refused(reason="that one"), ok]
-    posts = [
-        asyncio.create_task(mailbox.post(events=[said(text)])) for text in ("a", "guilty", "b")
-    ]
+    posts = [mailbox.put(events=[said(text)]) for text in ("a", "guilty", "b")]
     await asyncio.wait(posts)
     assert (await posts[0]).write_no == 1
     with pytest.raises(WriteRefused, match="that one"):

@@ -30,12 +30,12 @@ def logged() -> Iterator[list[MutableMapping[str, Any]]]:
 
 
 @pytest.fixture
-async def house(store_url: str, logged: list[Any]) -> AsyncIterator[House]:
+async def house(store_url: str, logged: list[MutableMapping[str, Any]]) -> AsyncIterator[House]:
     """An open, migrated and empty store, with nobody at work. After the test and one sweep, all
     laws must hold."""
-    database = database_at(store_url)
+    database = database_at(store_url, listens=True)
     await database.open()
-    house = House(Store(store_url, database, Settings(crash_backoff_ms=0)))
+    house = House(Store(store_url, database, Settings(crash_backoff_ms=0)), logged)
     try:
         if house.store.is_sqlite:
             await house.store.admin.migrate()

@@ -69,6 +69,7 @@ class House:
     """One store, and who works on it."""
 
     store: Store
+    logged: Sequence[Mapping[str, Any]] = ()
     hired: list[Hired] = field(default_factory=list)
     _sweeper: asyncio.Task[None] | None = None
     _stop_sweeping: Callable[[], None] | None = None
@@ -232,9 +233,10 @@ class House:
         return task.held_reason
 
     async def waiting(self, task_id: TaskId) -> Task:
-        """Nobody runs it, and it will go on by itself: it sleeps or backs off."""
+        """Somebody has run it, nobody does, and it will go on by itself: it sleeps or backs off."""
         return await self.until(
-            task_id, lambda task: task.lease_owner is None and task.ready_at is not None
+            task_id,
+            lambda task: task.fence > 0 and task.lease_owner is None and task.ready_at is not None,
         )
 
     async def leased(self, task_id: TaskId, to: Hired | None = None) -> Task:
@@ -242,6 +244,16 @@ class House:
             task_id,
             lambda task: task.lease_owner == to.worker_id if to else task.lease_owner is not None,
         )
+
+    async def logs(self, event: str, **said: Any) -> Mapping[str, Any]:
+        """The line of the log that says this."""
+
+        async def look() -> Mapping[str, Any] | None:
+            fits = [line for line in self.logged if line["event"] == event]
+            return next((line for line in fits if said.items() <= line.items()), None)
+
+        found: Mapping[str, Any] = await until(look, within=WITHIN)
+        return found
 
     # --- looking ------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 from a2a.client import (
     A2ACardResolver,
-    A2AClientError,
     Client,
     ClientCallContext,
     ClientConfig,
@@ -23,6 +22,7 @@ from a2a.client.service_parameters import ServiceParametersFactory, with_a2a_ext
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import ParseDict
 
+from examples.access_review.demo import DemoFailed
 from examples.access_review.demo.seen import Seen
 from outlast.wire.extension import EXTENSION_URI
 
@@ -30,7 +30,7 @@ from outlast.wire.extension import EXTENSION_URI
 _PATIENCE = httpx.Timeout(10, read=45)
 
 
-class StreamEnded(Exception):
+class StreamEnded(DemoFailed):
     """The stream ended before what was waited for."""
 
 

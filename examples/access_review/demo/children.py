@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from examples.access_review.demo import DemoFailed
 from outlast.configuration import PREFIX
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +24,7 @@ STOPPED_WITHIN_S = 10.0
 _LOOK_EVERY_S = 0.02
 
 
-class ChildFailed(Exception):
+class ChildFailed(DemoFailed):
     """A process of the demo did not do what it was started for. The text ends with its log."""
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from a2a.types import a2a_pb2 as pb
 
+from examples.access_review.demo import DemoFailed
 
-class FolderInUse(Exception):
+
+class FolderInUse(DemoFailed):
     """Another demo, or a process that one left behind, uses the folder."""
 
 

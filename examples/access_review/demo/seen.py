@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,15 @@ from google.protobuf.json_format import MessageToDict
 from outlast.model.ids import Seq
 from outlast.testing.checker import Sighting
 from outlast.wire.extension import EXTENSION_URI
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """pause: its name, so that an answer never meets another question."""
+
+    text: str
+    data: Mapping[str, Any]
+    pause: str
 
 
 @dataclass(eq=False)
@@ -63,11 +73,12 @@ class Seen:
             case other:
                 raise ValueError(f"a stream of a task brought a {other}")
 
-    def question(self) -> dict[str, Any]:
-        """The data of the question that the task waits with, and the name of its pause."""
+    def question(self) -> Question:
+        """What the task waits for. The first data part is the agent's own; the schema follows."""
         message = MessageToDict(self.task.status.message)
-        (data,) = (part["data"] for part in message["parts"] if "data" in part)
-        return {**data, "pause": message["metadata"][EXTENSION_URI]["pause"]}
+        data = next(part["data"] for part in message["parts"] if "data" in part)
+        pause = message["metadata"][EXTENSION_URI]["pause"]
+        return Question(text=self.said[-1], data=data, pause=pause)
 
     def _note(self, metadata: Any, *, is_task: bool) -> None:
         generation = Seq(int(metadata[EXTENSION_URI]["generation"]))

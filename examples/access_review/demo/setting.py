@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from examples.access_review.agent import agent
-from examples.access_review.demo.children import Child, Children, ChildFailed
+from examples.access_review.demo import DemoFailed
+from examples.access_review.demo.children import Child, Children
 from examples.access_review.demo.folder import DemoFolder
 from outlast import compose
 from outlast.compose import Stores
@@ -28,9 +29,14 @@ def open_database(kind: Kind, folder: DemoFolder) -> Iterator[str]:
     if kind == "sqlite":
         yield f"sqlite:///{folder.database.resolve()}"
         return
+    from outlast.testing.postgres_binaries import PostgresNotFound
     from outlast.testing.postgres_server import PostgresServer
 
-    with PostgresServer() as server:
+    try:
+        server = PostgresServer()
+    except PostgresNotFound as error:
+        raise DemoFailed(str(error)) from None
+    with server:
         yield server.create_database("outlast")
 
 

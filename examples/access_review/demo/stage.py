@@ -11,6 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.spinner import Spinner
+from rich.table import Table
 
 from examples.access_review.account import FETCHED
 from examples.access_review.demo.seen import Seen
@@ -52,8 +53,9 @@ class Stage:
 
     def say(self, text: str) -> None:
         """Something happened."""
-        elapsed = time.monotonic() - self._began
-        self._console.print(f"[dim]{elapsed:5.1f} s[/]  {text}", highlight=False)
+        line = Table.grid(padding=(0, 2))
+        line.add_row(f"[dim]{time.monotonic() - self._began:5.1f} s[/]", text)
+        self._console.print(line)
 
     def wait_for(self, text: str) -> None:
         """What is awaited from now on."""

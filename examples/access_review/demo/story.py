@@ -113,13 +113,12 @@ class Play:
     async def _answer_late(self) -> list[str]:
         """The owners say yes to everything, a day later."""
         await self.caller.until(lambda seen: seen.is_paused)
-        text = self.caller.seen.said[-1]
         question = self.caller.seen.question()
-        self.stage.say(f"The review asks: [bold]{text}[/] It is paused; no worker holds it.")
+        self.stage.say(f"The review asks: [bold]{question.text}[/] No worker waits with it.")
         await self.stores.admin.move_clock(Millis(LATE // timedelta(milliseconds=1)))
         await self.desk.ask_for(network_failure(after=REVOKED_BEFORE_FAILURE, each_s=EACH_S))
-        approved = [finding["grant"] for finding in question["findings"]]
-        await self.caller.answer({"approved": approved}, pause=question["pause"])
+        approved = [finding["grant"] for finding in question.data["findings"]]
+        await self.caller.answer({"approved": approved}, pause=question.pause)
         self.stage.say(
             "The store's clock moves a day; the owners agree. The network will fail after"
             f" {REVOKED_BEFORE_FAILURE} revocations."

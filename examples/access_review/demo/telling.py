@@ -52,20 +52,10 @@ def _story(account: Account, database: str, report: Sequence[Path]) -> Iterator[
         f"{account.fetch_calls} calls for {len(account.counters.fetches)} systems; again:"
         f" {', '.join(account.fetched_again) or 'none'}.",
     )
-    yield (
-        "The caller",
-        f"Saw events 1 … {account.witness.seen[-1].generation} of {account.task.generation} over"
-        f" {account.streams} streams: {account.seen_one_by_one} one by one,"
-        f" {account.seen_inside_tasks} inside the Tasks that the streams opened with.",
-    )
+    yield "The caller", _caller(account)
     yield "The question", _question(account)
     yield "The network", _network(account)
-    yield (
-        "The revocations",
-        f"{account.revoke_calls} calls under {len(account.counters.revoke_calls)} keys;"
-        f" {sum(account.counters.applied_by_key.values())} were applied, under"
-        f" {len(account.counters.applied_by_key)} keys.",
-    )
+    yield "The revocations", _revoked(account)
     yield "The report", "\n".join(map(str, report)) or "There is none."
 
 
@@ -85,9 +75,18 @@ def _take_over(account: Account) -> str:
     went_on_with = next(iter(account.fetched_under(run)), "nothing")
     return (
         f"The worker with pid {_pid(account, run)} claimed the review {after // _MS:,} ms after the"
-        f" kill and went on with {went_on_with}. (A process that dies lets go of its lock; who"
-        " finds it free twice, a second apart, and the beat unmoved for two, takes over. Without"
-        " such a lock it takes as long as a lease.)"
+        f" kill and went on with {went_on_with}. (A process that dies lets go of its lock: free"
+        " twice, a second apart, with the beat unmoved for two, it proves the death. Without it,"
+        " the lease would have to run out.)"
+    )
+
+
+def _caller(account: Account) -> str:
+    missed = "none missing and none twice" if not account.unseen else "and not as it should be"
+    return (
+        f"Saw events 1 … {account.witness.seen[-1].generation} of {account.task.generation},"
+        f" {missed}, over {account.streams} streams: {account.seen_one_by_one} one by one, and"
+        f" {account.seen_inside_tasks} inside the Task that each stream opened with."
     )
 
 
@@ -107,6 +106,15 @@ def _network(account: Account) -> str:
         f"Failed when {account.revoked_before_failure} of {len(account.effects)} revocations were"
         f" known to be done. The step failed {len(account.failed_runs)} times and was tried again"
         f" after {waits or 'no time'}."
+    )
+
+
+def _revoked(account: Account) -> str:
+    keys = account.counters.applied_by_key
+    times = "once each" if set(keys.values()) == {1} else f"{sum(keys.values())} times"
+    return (
+        f"{account.revoke_calls} calls under {len(account.counters.revoke_calls)} keys; applied"
+        f" under {len(keys)} keys, {times}."
     )
 
 

@@ -7,7 +7,7 @@ else hangs on that row having been returned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, assert_never
 
 from outlast.model.commit import (
@@ -246,11 +246,34 @@ def _told(ending: Ending) -> tuple[str, str | None]:
 
 def fault_of(write: Write) -> Refused | None:
     """What no database would take, found before a batch is spoiled by it."""
-    texts = [entry.key for entry in write.ledger]
-    if isinstance(write.ending, Hold):
-        texts.append(write.ending.reason)
-    if any("\x00" in text for text in texts):
-        return Refused(reason="a NUL character in a ledger key or reason")
-    if isinstance(write.ending, Pause | Finish) and not write.events:
-        return Refused(reason="a pause or an end needs the event that says so")
+    if any("\x00" in text for text in _bare_texts(write)):
+        return Refused(reason="a NUL character outside of JSON")
+    if isinstance(write.ending, Pause | Finish):
+        last = write.events[-1] if write.events else None
+        says = None if last is None else status_of(last)
+        if says is None or says["state"] != write.ending.state:
+            return Refused(reason="a pause or an end needs the event that says so, as its last")
     return None
+
+
+def _bare_texts(write: Write) -> Iterator[str]:
+    """What goes into the database as it is: PostgreSQL takes no NUL there, SQLite would."""
+    for entry in write.ledger:
+        yield entry.key
+        match entry:
+            case Intent(request=request, digest=digest):
+                yield from (request or "", digest or "")
+            case Kept(result=result, digest=digest):
+                yield from (result, digest or "")
+            case Result(result=result):
+                yield result
+            case Clear():
+                pass
+            case _ as unreachable:
+                assert_never(unreachable)
+    if write.move is not None:
+        yield from (write.move.checkpoint or "", write.move.step)
+    if isinstance(write.ending, Hold):
+        yield write.ending.reason
+    if isinstance(write.ending, Wait):
+        yield write.ending.timer_key or ""

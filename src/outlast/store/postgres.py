@@ -33,6 +33,7 @@ Connection = psycopg.AsyncConnection[dict[str, Any]]
 
 _CHANNEL = "outlast"
 _RETRIED = {"40001", "40P01"}
+_UNSENDABLE = (psycopg.DataError, psycopg.ProgrammingError, psycopg.NotSupportedError)
 _AWAY = re.compile(r"08...|57P..|53...|25006|55P03|58...|25P03")
 
 
@@ -346,7 +347,10 @@ async def _run(connection: Connection, script: Script[T], sent: _Sent) -> T:
             return result
         point(f"before:{statement.query.name}")
         sent.query = statement.query.name
-        cursor = await connection.execute(_text(statement.query), statement.params)
+        try:
+            cursor = await connection.execute(_text(statement.query), statement.params)
+        except UnicodeError as error:  # half a character
+            raise StatementRefused(statement.query.name, str(error)) from None
         rows = list(await cursor.fetchall()) if cursor.description else []
         point(f"after:{statement.query.name}")
 
@@ -384,7 +388,9 @@ def _translated(error: psycopg.Error, sent: _Sent) -> Exception:
     state = error.sqlstate
     if state == "42P01":
         return ConfigError("the database has no Outlast schema: run `outlast migrate`")
-    if state and state not in _RETRIED and not _AWAY.fullmatch(state):
+    by_server = state and state not in _RETRIED and not _AWAY.fullmatch(state)
+    by_psycopg = state is None and isinstance(error, _UNSENDABLE)
+    if by_server or by_psycopg:
         return StatementRefused(sent.query, _reason(error))
     known = state is not None and not state.startswith(("08", "57P"))
     return StoreUnavailable(

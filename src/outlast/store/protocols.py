@@ -464,6 +464,10 @@ class InspectStore(Protocol):
         """The living workers."""
         ...
 
+    async def effects(self) -> Sequence[Mapping[str, Any]]:
+        """Every effect of every task, with its result, in the order of ledger and key."""
+        ...
+
     async def broken_laws(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Every law of the log that some rows break, with those rows; empty when all hold."""
         ...

@@ -174,10 +174,10 @@ class Sweeping:
         row = rows[0]
         if State(row["state"]).is_terminal or row["give_up_at"] > row["now"]:
             return False
-        if row["cancel_requested_at"] is not None and (
-            row["give_up_at"] > row["now"] - self._settings.hook_grace_ms
-        ):
-            return False  # another sweep was first; its hook has just begun
+        marked_at = row["cancel_requested_at"]
+        grace = self._settings.hook_grace_ms
+        if marked_at is not None and max(marked_at, row["give_up_at"]) > row["now"] - grace:
+            return False  # its hook has the grace; another sweep may have marked it just now
         text = "the task reached the end of its longest life"
         if row["cancel_requested_at"] is None:
             yield from self._mark_or_end(row, State.FAILED, text)

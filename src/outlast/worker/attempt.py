@@ -25,6 +25,7 @@ from outlast.model.errors import (
     AuthorError,
     CancelRequested,
     LeaseLost,
+    ShuttingDown,
     Stopped,
 )
 from outlast.model.ids import Millis, StepName, Visit
@@ -90,22 +91,32 @@ class Attempt:
     # --- call ---------------------------------------------------------------------------------
 
     async def _one_step(self) -> bool:
-        """One call of the current step and what follows from it; False: the lease has ended."""
+        """One call of the current step and what follows from it; False: the lease has ended.
+
+        A cancel or a shutdown may also come while no step runs: before the first, or in between.
+        """
+        act = self._step
+        while True:
+            try:
+                return await act()
+            except CancelRequested:
+                self.run.forgive()
+                act = self._go_to_hook
+            except ShuttingDown:
+                act = self._release
+
+    async def _step(self) -> bool:
         run = self.run
         run.check()
         run.in_hook = run.lease.step in HOOKS
         step = self._step_named(run.lease.step)
         if step is None:
             return await self._without_step()
-        context = Context.build(run, self.workflow, step)
+        context: Context[Any, Any] = Context.build(run, self.workflow, step)
         outcome = await self._call(context, step)
-        try:
-            if not await run.drain(None if step.timeout is None else step.timeout.total_seconds()):
-                return await self._hold_stuck(step)
-            return await self._conclude(context, step, outcome)
-        except CancelRequested:
-            run.forgive()
-            return await self._go_to_hook()
+        if not await run.drain(None if step.timeout is None else step.timeout.total_seconds()):
+            return await self._hold_stuck(step)
+        return await self._conclude(context, step, outcome)
 
     def _step_named(self, name: StepName) -> Step | None:
         try:
@@ -124,6 +135,7 @@ class Attempt:
             await asyncio.wait([task])
         finally:
             timer.cancel()
+            run.on_commit = _no_timer  # a commit of unknown outcome may still be on its way
             if not task.done():  # the worker is torn down around us
                 task.cancel()
                 await asyncio.wait([task])
@@ -157,7 +169,7 @@ class Attempt:
             case Cancels():
                 return await self._go_to_hook()
             case Shuts():
-                return await self._end(Release())
+                return await self._release()
             case Gone():
                 raise LeaseLost("the lease is over")
             case _ as unreachable:
@@ -301,6 +313,9 @@ class Attempt:
         end = status_event(state, self._said(ending_as.get("text")))
         return await self._end(Finish(state=state, error=error), events=[*events, end], move=here)
 
+    async def _release(self) -> bool:
+        return await self._end(Release())
+
     async def _hold(self, reason: str, error: BaseException) -> bool:
         log.error("task.held", **self._names(), reason=reason)
         return await self._end(Hold(reason=reason, error=report_of(error).error))
@@ -363,6 +378,10 @@ class Attempt:
             "step": lease.step,
             "fence": lease.fence,
         }
+
+
+def _no_timer() -> None:
+    """No step runs whose timeout a commit would start over."""
 
 
 class _Timer:

@@ -95,17 +95,30 @@ class Mailbox:
         ledger: Sequence[LedgerWrite] = (),
         move: Move | None = None,
         ending: Ending | None = None,
-        urgent: bool = True,
         in_hook: bool = False,
     ) -> Written:
-        """Have this written; returns when it is in the store.
+        """`put`, and wait for the answer. A caller that is cancelled meanwhile stops waiting; what
+        it posted is written all the same."""
+        return await asyncio.shield(
+            self.put(events=events, ledger=ledger, move=move, ending=ending, in_hook=in_hook)
+        )
 
-        Raises LeaseLost when the lease is over, CancelRequested when the task is marked and this
-        may not be written any more, WriteRefused when the database refuses the content. A caller
-        that is cancelled meanwhile stops waiting; what it posted is written all the same.
+    def put(
+        self,
+        *,
+        events: Sequence[Event] = (),
+        ledger: Sequence[LedgerWrite] = (),
+        move: Move | None = None,
+        ending: Ending | None = None,
+        urgent: bool = True,
+        in_hook: bool = False,
+    ) -> asyncio.Future[Written]:
+        """Have this written, after all that was put before; the answer comes when it is in the
+        store.
+
+        It is LeaseLost when the lease is over, CancelRequested when the task is marked and this
+        may not be written any more, WriteRefused when the database refuses the content.
         """
-        if self._lost:
-            raise LeaseLost("the lease of this run is over")
         letter = _Letter(
             events=events,
             ledger=ledger,
@@ -116,12 +129,15 @@ class Mailbox:
             answered=asyncio.get_running_loop().create_future(),
         )
         letter.answered.add_done_callback(_retrieved)
+        if self._lost:
+            _answer([letter], LeaseLost("the lease of this run is over"))
+            return letter.answered
         self._letters.append(letter)
         if urgent or _size(self._letters) >= COALESCE_BYTES:
             self._urgent.set()
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send_all(), name="outlast-mailbox")
-        return await asyncio.shield(letter.answered)
+        return letter.answered
 
     async def _send_all(self) -> None:
         while self._letters:

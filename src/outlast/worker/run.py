@@ -128,18 +128,28 @@ class Run:
         urgent: bool = True,
     ) -> Written:
         self.check()
-        written = await self._until_stopped(
-            self.mailbox.post(
-                events=events, ledger=ledger, move=move, urgent=urgent, in_hook=self.in_hook
-            )
+        answered = self.mailbox.put(
+            events=events, ledger=ledger, move=move, urgent=urgent, in_hook=self.in_hook
         )
         if move is not None:
-            self.moved(move, written)
-            if self.around.is_stopping():
-                raise self.stop(ShuttingDown("the worker stops; this commit was the last"))
+            self._follow(move, answered)
+        written = await self._until_stopped(asyncio.shield(answered))
+        if move is not None and self.around.is_stopping():
+            raise self.stop(ShuttingDown("the worker stops; this commit was the last"))
         if written.committed.marked and not self.in_hook:
             raise self.stop(CancelRequested("the task is marked for cancel"))
         return written
+
+    def _follow(self, move: Move, answered: asyncio.Future[Written]) -> None:
+        """A commit counts also when its outcome comes after the step was stopped: what the run
+        writes next waits for it and goes on from there."""
+
+        def follow(answered: asyncio.Future[Written]) -> None:
+            if not answered.cancelled() and answered.exception() is None:
+                self.moved(move, answered.result())
+
+        answered.add_done_callback(follow)
+        _keep(self._shielded, answered)
 
     def moved(self, move: Move, written: Written) -> None:
         """The lease as this commit leaves it: attempts and timeouts count from here."""

@@ -150,11 +150,13 @@ select task_id, pause_id from tasks
  where pause_deadline_at is not null and pause_deadline_at <= (select now from clock)
  order by pause_deadline_at limit :n;
 
--- tasks_overdue_lives: tasks that have reached the end of their longest life
+-- tasks_overdue_lives: tasks that have reached the end of their longest life, marked ones after a grace
 select task_id from tasks
  where state in ('submitted', 'working', 'input-required', 'auth-required')
    and give_up_at <= (select now from clock)
-   and (cancel_requested_at is null or give_up_at <= (select now from clock) - :hook_grace)
+   and (cancel_requested_at is null
+        or (give_up_at <= (select now from clock) - :hook_grace
+            and cancel_requested_at <= (select now from clock) - :hook_grace))
  order by give_up_at limit :n;
 
 -- tasks_spare_pauses: moves by :gap the pauses that came due while nobody swept
