@@ -121,9 +121,9 @@ class Account:
 
     @property
     def killed_run(self) -> Run | None:
-        """The last run of the worker that was killed."""
-        mine = [run for run in self.runs if run.worker_id == self.witness.killed]
-        return mine[-1] if mine else None
+        """The run that was under way when the signal was sent."""
+        began = [run for run in self.runs if run.started_at <= self.witness.killed_at]
+        return began[-1] if began else None
 
     @property
     def next_run(self) -> Run | None:
@@ -279,7 +279,8 @@ def _check_end(account: Account) -> Iterator[Finding]:
 
 def _check_take_over(account: Account) -> Iterator[Finding]:
     killed, successor = account.killed_run, account.next_run
-    if killed is None or killed.outcome != "lost":
+    lost = (account.witness.killed, "lost")
+    if killed is None or (killed.worker_id, killed.outcome) != lost:
         yield Finding("the_killed_run_is_lost", f"{killed}")
     if successor is None or successor.worker_id == account.witness.killed:
         yield Finding("another_worker_takes_over", f"{successor}")

@@ -19,7 +19,7 @@ from outlast.gateway.cards import agent_card
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.server import GatewayServer, listen
-from outlast.model.errors import AuthorError, ConfigError, OutlastError
+from outlast.model.errors import ConfigError, OutlastError
 from outlast.store.admin import Admin
 from outlast.store.beats import Beats
 from outlast.store.database import Database

@@ -16,7 +16,7 @@ from outlast.model.errors import Stopped
 from outlast.model.ids import ContextId, Fence, LedgerId, Millis, Seq, StepName, TaskId, Visit
 from outlast.model.ids import WriteNo as Number
 from outlast.model.lease import Lease
-from outlast.model.ledger import Clear, Intent, Kept, LedgerEntry, LedgerWrite, Result
+from outlast.model.ledger import Clear, Intent, Kept, LedgerEntry, LedgerKind, LedgerWrite, Result
 from outlast.model.pause import DEADLINE_PASSED
 from outlast.model.task import Caller, Scope, State
 from outlast.workflow.answers import AnswerRecord
@@ -160,6 +160,10 @@ class FakeSession:
     async def entries(self, first: str, last: str) -> Sequence[LedgerEntry]:
         self.check()
         return [self.ledger[key] for key in sorted(self.ledger) if first <= key < last]
+
+    async def open_intents(self, kind: LedgerKind) -> Sequence[LedgerEntry]:
+        self.check()
+        return [e for _, e in sorted(self.ledger.items()) if e.kind is kind and not e.is_done]
 
     async def settle(self, key: str, result: str) -> str:
         self.finish(key, result)

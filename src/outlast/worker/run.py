@@ -19,7 +19,7 @@ from outlast.model.errors import (
 )
 from outlast.model.ids import Seq, WorkerId
 from outlast.model.lease import Lease
-from outlast.model.ledger import LedgerEntry, LedgerWrite, Result
+from outlast.model.ledger import LedgerEntry, LedgerKind, LedgerWrite, Result
 from outlast.store.protocols import LogStore, Standing, WorkStore
 from outlast.worker.mailbox import Mailbox
 from outlast.worker.threads import Threads
@@ -207,6 +207,9 @@ class Run:
             found.extend(page)
             if len(page) < _PAGE:
                 return found
+
+    async def open_intents(self, kind: LedgerKind) -> Sequence[LedgerEntry]:
+        return await self._read(lambda: self.around.work.open_intents(self.lease.ledger_id, kind))
 
     async def committed_artifacts(self) -> dict[str, dict[str, Any]]:
         events = await self._artifact_events(Seq(0), self.lease.commit_seq)

@@ -223,6 +223,15 @@ class Context(Facts[C, R]):
             )
             return cast("T", await effects.once(self._run, effect))
 
+    async def unknown_effects(self) -> list[str]:
+        """Keys of the task's effects that were called and have no result: they may have happened.
+
+        What a cancel or failure step looks at before it undoes anything.
+        """
+        with verb(self._run.session):
+            open_intents = await self._run.session.open_intents(LedgerKind.EFFECT)
+            return [entry.key.removeprefix(effect_key("")) for entry in open_intents]
+
     @overload
     async def memo(
         self,

@@ -14,7 +14,7 @@ from outlast.model.commit import Committed, Event, LoggedEvent, Move
 from outlast.model.errors import Stopped
 from outlast.model.ids import Seq, WriteNo
 from outlast.model.lease import Lease
-from outlast.model.ledger import LedgerEntry, LedgerWrite
+from outlast.model.ledger import LedgerEntry, LedgerKind, LedgerWrite
 
 T = TypeVar("T")
 
@@ -83,6 +83,10 @@ class Session(Protocol):
 
     async def entries(self, first: str, last: str) -> Sequence[LedgerEntry]:
         """All entries with first <= key < last, in key order (read in pages)."""
+        ...
+
+    async def open_intents(self, kind: LedgerKind) -> Sequence[LedgerEntry]:
+        """Entries of this kind whose outcome is unknown."""
         ...
 
     async def settle(self, key: str, result: str) -> str:
