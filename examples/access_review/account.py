@@ -121,9 +121,9 @@ class Account:
 
     @property
     def killed_run(self) -> Run | None:
-        """The run that was under way when the signal was sent."""
-        began = [run for run in self.runs if run.started_at <= self.witness.killed_at]
-        return began[-1] if began else None
+        """What the worker that was killed was running when the signal was sent."""
+        mine = [run for run in self.runs if run.worker_id == self.witness.killed]
+        return next((run for run in mine[::-1] if run.started_at <= self.witness.killed_at), None)
 
     @property
     def next_run(self) -> Run | None:
@@ -279,8 +279,7 @@ def _check_end(account: Account) -> Iterator[Finding]:
 
 def _check_take_over(account: Account) -> Iterator[Finding]:
     killed, successor = account.killed_run, account.next_run
-    lost = (account.witness.killed, "lost")
-    if killed is None or (killed.worker_id, killed.outcome) != lost:
+    if killed is None or killed.outcome != "lost":
         yield Finding("the_killed_run_is_lost", f"{killed}")
     if successor is None or successor.worker_id == account.witness.killed:
         yield Finding("another_worker_takes_over", f"{successor}")
@@ -309,10 +308,7 @@ def _check_revocations(account: Account) -> Iterator[Finding]:
             yield Finding(f"what_was_approved_is_{name}", f"{key}: {keys.get(key, 0)} times")
     if counters.revoke_calls_without_key:
         yield Finding("each_call_has_a_key", f"{counters.revoke_calls_without_key} had none")
-    ledger = {
-        f"{effect.ledger_id}:{effect.key.removeprefix('effect:')}" for effect in account.effects
-    }
-    for key in sorted(wanted ^ ledger):
+    for key in sorted(wanted ^ {effect.name for effect in account.effects}):
         yield Finding("what_was_approved_is_in_the_ledger", key)
 
 
