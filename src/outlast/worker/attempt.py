@@ -112,7 +112,10 @@ class Attempt:
         step = self._step_named(run.lease.step)
         if step is None:
             return await self._without_step()
-        context: Context[Any, Any] = Context.build(run, self.workflow, step)
+        try:
+            context: Context[Any, Any] = Context.build(run, self.workflow, step)
+        except AuthorError as broken:  # the checkpoint that was stored fits its type no more
+            return await self._hold(str(broken), broken)
         outcome = await self._call(context, step)
         if not await run.drain(None if step.timeout is None else step.timeout.total_seconds()):
             return await self._hold_stuck(step)
@@ -259,7 +262,12 @@ class Attempt:
         """FAILED, by way of the failure step where the workflow has one."""
         lease = self.run.lease
         if self.workflow.failure_step is not None and lease.checkpoint is not None:
-            ending_as = {"state": State.FAILED.value, "text": text, "hook": ON_FAILURE}
+            ending_as = {
+                "state": State.FAILED.value,
+                "text": text,
+                "hook": ON_FAILURE,
+                "error": error,
+            }
             hook = Move(
                 checkpoint=checkpoint,
                 step=ON_FAILURE,
@@ -311,6 +319,7 @@ class Attempt:
         ending_as = self.run.lease.ending_as or {"state": State.CANCELED.value, "text": None}
         state = State(ending_as["state"])
         end = status_event(state, self._said(ending_as.get("text")))
+        error = error or ending_as.get("error")
         return await self._end(Finish(state=state, error=error), events=[*events, end], move=here)
 
     async def _release(self) -> bool:

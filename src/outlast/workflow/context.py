@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from outlast.model.commit import status_event
 from outlast.model.content import Artifact, Message, Part
 from outlast.model.errors import AuthorError
+from outlast.model.ledger import LedgerKind, effect_key
 from outlast.model.task import State
 from outlast.workflow import effects, mapping, memos, streams, waits
 from outlast.workflow.answers import Answer
