@@ -115,15 +115,18 @@ async def turns(ctx: Stage) -> Next:
 
 async def draw(ctx: Stage) -> Next | None:
     """Create, append three times, replace, append with the last chunk; another one in between."""
-    async with ctx.open_stream("first") as first, ctx.open_stream("second") as second:
-        for piece in ("one ", "two ", "three ", "four "):
-            await first.write(piece)
-            await second.write(piece.upper())
-    await ctx.commit()
-    await ctx.artifact("first", Text("anew "))
-    await ctx.commit()
-    async with ctx.open_stream("first") as first:
-        await first.write("and more")
+    if ctx.checkpoint.turn == 0:
+        async with ctx.open_stream("first") as first, ctx.open_stream("second") as second:
+            for piece in ("one ", "two ", "three ", "four "):
+                await first.write(piece)
+                await second.write(piece.upper())
+        await ctx.commit()
+        await ctx.artifact("first", Text("anew "))
+        await ctx.commit()
+        async with ctx.open_stream("first") as first:
+            await first.write("and more")
+        ctx.checkpoint.turn = 1
+        await ctx.commit()
     await ctx.ask("Enough?")
     return None
 

@@ -60,7 +60,7 @@ async def test_case_040_message_to_a_finished_task(fleet: Fleet) -> None:
 @pytest.mark.parametrize("where", ["start", "play", "later", "pause"])
 async def test_case_042_agent_error_ends_the_task(town: Town, one: Caller, where: str) -> None:
     script = f"break {where}"
-    step = {"start": "begin", "later": "afterwards"}.get(where, "play")
+    step = {"start": "start", "later": "afterwards"}.get(where, "play")
 
     # In the background of a non-blocking send, with somebody looking on.
     task = await one.send(script, workflow="scenes", wait=False)

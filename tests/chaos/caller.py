@@ -6,6 +6,7 @@ protocol's reason.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import uuid
@@ -23,6 +24,7 @@ Json = dict[str, Any]
 TERMINAL = frozenset(
     f"TASK_STATE_{name}" for name in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 )
+STREAM_S = 60.0
 PAUSED = "TASK_STATE_INPUT_REQUIRED"
 
 
@@ -132,7 +134,9 @@ class Caller:
             if response.is_error:
                 await response.aread()
             _check(response)
-            yield _data_of(response)
+            # Keep-alives come for ever: a stream that never ends must fail its test.
+            async with asyncio.timeout(STREAM_S):
+                yield _data_of(response)
 
 
 async def _data_of(response: httpx.Response) -> AsyncIterator[Json]:
@@ -186,8 +190,8 @@ def _send_body(
 def state_of(item: Json) -> str | None:
     """The state that a Task or event brings: COMPLETED and so on, without the prefix."""
     found = item.get("task") or item.get("statusUpdate") or item
-    state: str | None = found.get("status", {}).get("state")
-    return None if state is None else state.removeprefix("TASK_STATE_")
+    state = found.get("status", {}).get("state")
+    return None if state is None else str(state).removeprefix("TASK_STATE_")
 
 
 def texts_of(task: Json) -> dict[str, str]:
@@ -207,14 +211,13 @@ def history_of(task: Json) -> list[str]:
 
 def generation_of(item: Json) -> int:
     """The generation of a Task or event; needs a caller that is `extended`."""
-    found = next(iter(item.values())) if len(item) == 1 else item
+    found: Json = next(iter(item.values())) if len(item) == 1 else item
     return int(found["metadata"][EXTENSION_URI]["generation"])
 
 
 def pause_of(task: Json) -> str:
     """What callers call the pause that this task is in."""
-    name: str = task["status"]["message"]["metadata"][EXTENSION_URI]["pause"]
-    return name
+    return str(task["status"]["message"]["metadata"][EXTENSION_URI]["pause"])
 
 
 def fold(items: Iterable[Json]) -> Json:

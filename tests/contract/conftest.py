@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from outlast.store.admin import Admin
-from outlast.store.protocols import Settings
+from outlast.store.protocols import Settings, StoreFacts
 from outlast.testing.postgres_server import PostgresServer
 from tests.contract.stores import Store, database_at
 
@@ -19,7 +19,8 @@ _EMPTY = (
     "set lock_timeout = '2s'; delete from tasks; delete from task_events; delete from task_runs;"
     " delete from task_ledger; delete from task_folds; delete from webhooks;"
     " delete from send_keys; delete from workers; delete from versions; delete from tombstones;"
-    " update store set clock_offset = 0, swept_at = null"
+    " update store set clock_offset = 0, swept_at = null,"
+    " schema_version = %(schema_version)s, readable_from = %(readable_from)s"
 )
 
 
@@ -30,6 +31,7 @@ class Shelf:
 
     server: PostgresServer
     template: str
+    facts: StoreFacts
     free: list[str] = field(default_factory=list)
 
     def take(self) -> str:
@@ -42,7 +44,7 @@ class Shelf:
     def give_back(self, url: str) -> None:
         try:
             with psycopg.connect(url) as connection:
-                connection.execute(_EMPTY)
+                connection.execute(_EMPTY % vars(self.facts))
         except psycopg.Error:  # something still holds it: the next test gets another one
             self.server.drop_database(url.rpartition("/")[2])
         else:
@@ -53,19 +55,21 @@ class Shelf:
 def shelf(postgres_server: PostgresServer) -> Iterator[Shelf]:
     template = f"contract_template_{uuid.uuid4().hex}"
     url = postgres_server.create_database(template)
-    asyncio.run(_migrate(url))
-    shelf = Shelf(postgres_server, template)
+    shelf = Shelf(postgres_server, template, asyncio.run(_migrate(url)))
     yield shelf
     for name in [template, *(url.rpartition("/")[2] for url in shelf.free)]:
         if postgres_server.is_running:
             postgres_server.drop_database(name)
 
 
-async def _migrate(url: str) -> None:
+async def _migrate(url: str) -> StoreFacts:
     database = database_at(url)
     await database.open()
-    await Admin(database).migrate()
-    await database.close()
+    try:
+        await Admin(database).migrate()
+        return await Admin(database).check()
+    finally:
+        await database.close()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -35,6 +35,17 @@ class TestFind:
         assert await store.inspect.find(new_task_id()) is None
 
 
+class TestCheckpoint:
+    async def test_is_the_committed_one(self, store: Store) -> None:
+        """The task's committed checkpoint, as JSON."""
+        run = await store.claimed()
+        assert await store.inspect.checkpoint(run.task_id) is None
+        await run.commit(move=moved('{"n":1}'))
+        await run.commit(chunk())
+        assert await store.inspect.checkpoint(run.task_id) == '{"n":1}'
+        assert await store.inspect.checkpoint(new_task_id()) is None
+
+
 class TestRuns:
     async def test_are_all_there_in_order(self, store: Store) -> None:
         """Every run of the task, in order."""
@@ -90,6 +101,34 @@ class TestInFlight:
         ]
 
 
+class TestVersions:
+    async def test_tell_what_is_in_flight_and_who_can_run_it(self, store: Store) -> None:
+        """Every known version with its unfinished tasks, how many of them are held, and how many
+        living workers can run it."""
+        await store.worker("w1", version=1)
+        await store.worker("w2", version=2)
+        await store.worker("w3", version=2)
+        await store.worker("dead", version=3)
+        await store.worker("w4", workflow="other", version=1)
+        await store.task_that_is("held", name="w1", workflow="review")
+        await store.new_task(version=3)
+        await store.new_task(version=2)
+        await store.new_task(version=2)
+        await store.bury("dead")
+        rows = await store.inspect.versions("agent")
+        found = [tuple(row[name] for name in _TOLD) for row in rows]
+        assert found == [
+            ("other", 1, 0, 0, 1),
+            ("review", 1, 1, 1, 1),
+            ("review", 2, 2, 0, 2),
+            ("review", 3, 1, 0, 0),
+        ]
+        assert await store.inspect.versions("another") == []
+
+
+_TOLD = ("workflow", "version", "tasks", "held", "workers")
+
+
 class TestWorkers:
     async def test_are_the_living(self, store: Store) -> None:
         """The living workers."""
@@ -103,7 +142,7 @@ class TestWorkers:
 
 class TestEffects:
     async def test_are_all_there_in_order(self, store: Store) -> None:
-        """Every effect with its result, by ledger and key."""
+        """Every effect of every task, with its result, in the order of ledger and key."""
         run = await store.claimed()
         await run.commit(
             ledger=[

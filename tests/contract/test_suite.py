@@ -72,7 +72,7 @@ def module_of(protocol: type, verb: str) -> ModuleType:
     )
 
 
-def tests_of(protocol: type, verb: str) -> dict[str, Callable[..., object]]:
+def suite_of(protocol: type, verb: str) -> dict[str, Callable[..., object]]:
     name = "Test" + "".join(word.capitalize() for word in verb.split("_"))
     found = getattr(module_of(protocol, verb), name, None)
     assert found is not None, f"the suite has no class {name}"
@@ -84,7 +84,7 @@ def words(text: str | None) -> str:
 
 
 def sentences(text: str | None) -> list[str]:
-    return [sentence for sentence in re.split(r"(?<=\.)\s+(?=[A-Z])", words(text)) if sentence]
+    return [sentence for sentence in re.split(r"(?<=\.)\s+(?=[A-Z`\"])", words(text)) if sentence]
 
 
 def test_every_protocol_of_the_module_is_in_the_suite() -> None:
@@ -101,12 +101,12 @@ def test_every_protocol_of_the_module_is_in_the_suite() -> None:
 
 @every_verb
 def test_every_verb_has_a_class_of_tests(protocol: type[object], verb: str) -> None:
-    assert tests_of(protocol, verb)
+    assert suite_of(protocol, verb)
 
 
 @every_verb
 def test_every_sentence_of_a_docstring_has_its_test(protocol: type, verb: str) -> None:
-    said = [words(test.__doc__) for test in tests_of(protocol, verb).values()]
+    said = [words(test.__doc__) for test in suite_of(protocol, verb).values()]
     promised = sentences(getattr(protocol, verb).__doc__)
     assert promised
     untested = [s for s in promised if not any(s in text for text in said)]
@@ -115,7 +115,7 @@ def test_every_sentence_of_a_docstring_has_its_test(protocol: type, verb: str) -
 
 @every_verb
 def test_every_test_of_a_verb_runs_on_every_database(protocol: type, verb: str) -> None:
-    for name, test in tests_of(protocol, verb).items():
+    for name, test in suite_of(protocol, verb).items():
         assert {"store", "empty_store"} & set(inspect.signature(test).parameters), name
 
 
@@ -188,6 +188,8 @@ async def _call(store: Store, verb: str) -> object:
             task, "key", fence=Fence(1), write_no=WriteNo(1), result=None
         ),
         "find": lambda: store.inspect.find(task),
+        "checkpoint": lambda: store.inspect.checkpoint(task),
+        "versions": lambda: store.inspect.versions("agent"),
         "runs": lambda: store.inspect.runs(task),
         "held": lambda: store.inspect.held("agent"),
         "in_flight": lambda: store.inspect.in_flight("agent"),

@@ -62,18 +62,21 @@ def test_a_step_that_returned(value: Any) -> None:
     assert classify(value, None, None) == Returned(value)
 
 
-@pytest.mark.parametrize("reason", [CancelRequested("marked"), ShuttingDown("bye")])
-def test_a_step_that_returned_in_the_last_moment_may_still_commit(reason: Stopped) -> None:
-    assert classify(Complete("done"), None, reason) == Returned(Complete("done"))
+@pytest.mark.parametrize("name", ["cancel", "shutdown", "timed out"])
+def test_what_comes_when_it_has_returned_waits_for_the_commit(name: str) -> None:
+    stop, _ = STOPS[name]
+    outcome = classify(Complete("done"), None, stop, is_heard=False)
+    assert outcome == Returned(Complete("done"))
 
 
-def test_a_step_that_returned_after_its_lease_was_lost_may_not() -> None:
-    assert classify(Complete("done"), None, LeaseLost("over")) == Gone()
+def test_but_not_the_loss_of_its_lease() -> None:
+    assert classify(Complete("done"), None, LeaseLost("over"), is_heard=False) == Gone()
 
 
-@pytest.mark.parametrize("name", ["waits", "broke", "unknown", "timed out"])
-def test_a_step_that_ate_what_stopped_it_and_returned_has_not_returned(name: str) -> None:
-    stop, kind = STOPS[name]
+@stops
+def test_a_step_that_ate_what_stopped_it_and_returned_has_not_returned(
+    stop: Stopped, kind: type[Outcome]
+) -> None:
     assert isinstance(classify(Complete("done"), None, stop), kind)
 
 

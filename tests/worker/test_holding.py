@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from datetime import timedelta
 from typing import Any
@@ -48,7 +49,8 @@ async def test_a_broken_rule_holds_the_task_and_the_fix_loses_nothing(house: Hou
     assert text_of(task) == "half"
     assert await house.outcomes(task_id) == ["held"]
     error = json.loads((await house.runs(task_id))[0]["error"])
-    assert error["type"] == "BrokenRule" or error["type"] == "AuthorError"
+    assert error["type"] == "AuthorError"
+    assert "in work" in error["traceback"]
 
     await house.is_never_claimed(task_id, lambda: _another(house))
     await first.stop()
@@ -71,13 +73,12 @@ async def test_a_broken_rule_that_the_step_has_eaten_holds_all_the_same(house: H
     workflow = flow()
 
     @workflow.step
-    async def work(ctx: Ctx) -> Next:
+    async def work(ctx: Ctx) -> None:
         try:
             for _ in range(2):
                 await ctx.memo("draft", str, "x")
         except BaseException:
             pass
-        return ctx.complete("all is well")
 
     task_id = await house.send(workflow)
     await house.hire(workflow)
@@ -103,37 +104,39 @@ async def test_a_broken_rule_in_the_start_and_one_outside_of_the_verbs(house: Ho
     assert "Step work returned int" in await house.held(step)
 
 
+class Owned(BaseModel):
+    """What a careless release has made of Notes."""
+
+    done: list[str] = []
+    owner: str
+
+
 async def test_a_checkpoint_that_fits_its_type_no_more_is_held_with_the_place_and_the_fix(
     house: House,
 ) -> None:
-    class Stricter(BaseModel):
-        done: list[str] = []
-        owner: str
+    before, after = flow(), Workflow("review", 1, checkpoint=Owned)
 
-    def asking(kind: type[Any]) -> Workflow[Any]:
-        workflow: Workflow[Any] = Workflow("review", 1, checkpoint=kind)
+    @after.start
+    async def begin(message: Message) -> Owned:
+        return Owned(owner="ann")
 
-        @workflow.start
-        async def begin(message: Message) -> Any:
-            return kind()
+    for workflow in (before, after):
 
         @workflow.step
         async def work(ctx: Context[Any, None]) -> None:
             await ctx.ask("Go on?")
 
-        return workflow
-
-    task_id = await house.send(asking(Notes))
-    first = await house.hire(asking(Notes))
+    task_id = await house.send(before)
+    first = await house.hire(before)
     await house.paused(task_id)
     await first.stop()
-    second = await house.hire(asking(Stricter))
+    second = await house.hire(after)
     await house.answer(task_id)
     reason = await house.held(task_id)
     assert "owner" in reason
     assert "give new fields a default" in reason
     await second.stop()
-    await house.hire(asking(Notes))
+    await house.hire(before)
     await house.store.admin.unhold(task_id)
     await house.ended(task_id)
 
@@ -188,12 +191,14 @@ async def test_case_073_an_effect_of_unknown_outcome_that_may_not_be_repeated_is
     assert "the outcome of effect 'mail' is unknown" in reason
     (lost, held) = await house.runs(task_id)
     assert (lost["outcome"], held["outcome"]) == ("lost", "held")
-    assert f"--fence {lost['fence']} --write-no 2" in reason
+    named = re.search(r"`outlast resolve TASK (\w+) --fence (\d+) --write-no (\d+)`", reason)
+    assert named is not None
+    assert int(named[2]) == lost["fence"]
     assert await house.store.admin.resolve(
         task_id,
-        "effect:mail",
-        fence=Fence(lost["fence"]),
-        write_no=WriteNo(2),
+        f"effect:{named[1]}",
+        fence=Fence(int(named[2])),
+        write_no=WriteNo(int(named[3])),
         result='"what the operator found"',
     )
     await house.store.admin.unhold(task_id)

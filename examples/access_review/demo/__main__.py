@@ -113,7 +113,6 @@ async def _play(
                 desk=desk,
                 caller=caller,
                 workers=setting.workers,
-                pids=setting.pids,
                 systems=systems,
             )
             witness = await play.perform()

@@ -15,7 +15,6 @@ from examples.access_review.demo.folder import DemoFolder
 from outlast import compose
 from outlast.compose import Stores
 from outlast.configuration import configuration
-from outlast.model.ids import WorkerId
 
 Kind = Literal["sqlite", "postgres"]
 
@@ -55,14 +54,12 @@ async def set_unfinished_aside(url: str, folder: DemoFolder) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """workers: by pid. pids: of the workers, by the ids that they have in the store."""
+    """All parts, at work. workers: by pid."""
 
     directory_url: str
     gateway_url: str
-    directory: Child
     gateway: Child
     workers: Mapping[int, Child]
-    pids: Mapping[WorkerId, int]
     stores: Stores
 
     async def stop_outlast(self) -> None:
@@ -91,14 +88,11 @@ async def raise_setting(children: Children, url: str, folder: DemoFolder) -> Asy
         await worker.says(r"worker\.registered")
     listening = await gateway.says(r'"url": "([^"]+)".*gateway\.listening')
     async with compose.open_stores(configuration({}, database=url)) as stores:
-        pids = await _pids(stores)
         yield Setting(
             directory_url=directory_url,
             gateway_url=listening[1],
-            directory=directory,
             gateway=gateway,
             workers={worker.pid: worker for worker in workers},
-            pids=pids,
             stores=stores,
         )
 
@@ -106,9 +100,3 @@ async def raise_setting(children: Children, url: str, folder: DemoFolder) -> Asy
 async def _migrate(children: Children) -> None:
     migration = children.start("migrate", "outlast", "migrate")
     await migration.says(r"applied migrations")
-
-
-async def _pids(stores: Stores) -> dict[WorkerId, int]:
-    """By the workers' own rows: they say host and pid."""
-    rows = await stores.inspect.workers()
-    return {row["worker_id"]: int(row["host"].rpartition("/")[2]) for row in rows}

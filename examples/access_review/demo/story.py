@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from a2a.types import a2a_pb2 as pb
+from rich.markup import escape
 
 from examples.access_review.account import FETCHED, Witness
 from examples.access_review.demo.caller import Caller
@@ -38,7 +39,7 @@ EACH_S = 0.04
 
 @dataclass(frozen=True, kw_only=True)
 class Play:
-    """The parts: workers by pid; pids by the ids that the workers have in the store."""
+    """The parts. workers: by pid."""
 
     stage: Stage
     dice: random.Random
@@ -46,8 +47,8 @@ class Play:
     desk: DirectoryDesk
     caller: Caller
     workers: Mapping[int, Child]
-    pids: Mapping[WorkerId, int]
     systems: Sequence[str]
+    pids: dict[WorkerId, int] = field(default_factory=dict)
 
     async def perform(self) -> Witness:
         """The whole review; returns when it has ended and been read by its caller."""
@@ -81,8 +82,7 @@ class Play:
         await self.desk.until_asked_for(self.systems[STRUCK - 1])
         moment = self.dice.uniform(0, KILLED_WITHIN_S)
         await asyncio.sleep(moment)
-        holder = WorkerId(await self._holder())
-        victim = self.workers[self.pids[holder]]
+        holder, victim = await self._holder()
         killed_at = (await self.stores.admin.check()).now
         victim.kill()
         self.stage.say(
@@ -91,7 +91,7 @@ class Play:
         )
         self.stage.wait_for("nobody runs the review; the other worker watches a beat that stopped")
         await self._fetched(STRUCK)
-        successor = self.workers[self.pids[WorkerId(await self._holder())]]
+        _, successor = await self._holder()
         self.stage.say(f"{successor.name} goes on, from the last commit.")
         return holder, killed_at
 
@@ -103,7 +103,7 @@ class Play:
         missed_from = self.caller.seen.generation
         self.stage.say(
             f"[bold red]The caller's stream is cut[/] after event {missed_from}; its client says:"
-            f" [dim]{error}[/]"
+            f" [dim]{escape(error)}[/]"
         )
         await _until(lambda: self._has_reached(missed_from + MISSED))
         self.caller.subscribe()
@@ -142,15 +142,17 @@ class Play:
         text = f"{FETCHED}{self.systems[number - 1]}"
         await self.caller.until(lambda seen: text in seen.said)
 
-    async def _holder(self) -> str:
-        """The id of the worker that holds the task."""
+    async def _holder(self) -> tuple[WorkerId, Child]:
+        """The worker that holds the task. Its row says which process it is."""
 
         async def holder() -> str | None:
             task = await self.stores.inspect.find(self._task_id)
             return None if task is None else task.lease_owner
 
-        found = await _until(holder)
-        return str(found)
+        found = WorkerId(await _until(holder))
+        for row in await self.stores.inspect.workers():
+            self.pids[row["worker_id"]] = int(row["host"].rpartition("/")[2])
+        return found, self.workers[self.pids[found]]
 
     async def _has_reached(self, generation: int) -> bool:
         task = await self.stores.inspect.find(self._task_id)

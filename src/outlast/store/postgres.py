@@ -198,16 +198,16 @@ class PostgresDatabase:
             try:
                 async with self._connection(deadline) as connection:
                     return await run(connection, sent)
-            except psycopg.Error as error:
-                failure = _translated(error, sent)
-                if not _is_worth_another_try(failure) or loop.time() + delay >= deadline:
-                    raise failure from None
             except psycopg_pool.PoolTimeout:
                 raise StoreUnavailable(
                     "PostgreSQL gave no connection within the deadline", happened=False
                 ) from None
             except psycopg_pool.PoolClosed:
                 raise StoreUnavailable("the database is not open", happened=False) from None
+            except psycopg.Error as error:
+                failure = _translated(error, sent)
+                if not _is_worth_another_try(failure) or loop.time() + delay >= deadline:
+                    raise failure from None
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, 0.5)
 

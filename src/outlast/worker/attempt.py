@@ -145,7 +145,8 @@ class Attempt:
         error = None if not task.cancelled() else asyncio.CancelledError()
         if error is None:
             error = task.exception()  # type: ignore[assignment]
-        outcome = classify(None if error is not None else task.result(), error, run.reason)
+        value = None if error is not None else task.result()
+        outcome = classify(value, error, run.reason, is_heard=run.is_heard)
         point(f"after:step:{step.name}")
         return outcome
 
@@ -180,7 +181,7 @@ class Attempt:
 
     async def _returned(self, context: Context[Any, Any], next_: Next | None) -> bool:
         """The step's return commits, in one write with what it leads to."""
-        self.run.forgive()  # a cancel or shutdown in the step's last moment waits for the commit
+        self.run.forgive()  # what came when the step had returned waits for the commit
         try:
             events, checkpoint = await context.take_commit()
         except Stopped as reason:

@@ -80,15 +80,22 @@ class Gone:
 Outcome = Returned | Waits | Erred | Broke | Unknown | Cancels | Shuts | Gone
 
 
-def classify(value: Next | None, error: BaseException | None, reason: Stopped | None) -> Outcome:
+def classify(
+    value: Next | None,
+    error: BaseException | None,
+    reason: Stopped | None,
+    *,
+    is_heard: bool = True,
+) -> Outcome:
     """How the step ended, from what it returned or raised and from what had stopped it.
 
-    What stopped the run counts even when the author's code ate it. Only a step that returned
-    properly may still commit when a cancel or a shutdown came in its last moment.
+    What stopped the run counts even when the author's code ate it: it may have left out half of
+    its work. Only what the step has not heard of, because it had just returned, may wait until its
+    result is committed; a lost lease may not.
     """
     if isinstance(reason, LeaseLost):
         return Gone()
-    if error is None and (reason is None or isinstance(reason, CancelRequested | ShuttingDown)):
+    if error is None and (reason is None or not is_heard):
         return Returned(value)
     stopped = reason or next(_stops_in(error), None)
     match stopped:
@@ -97,7 +104,8 @@ def classify(value: Next | None, error: BaseException | None, reason: Stopped | 
         case Suspended(waiting=waiting):
             return Waits(waiting)
         case BrokenRule(error=broken):
-            return Broke(broken)
+            # The rule's own traceback begins in the verb; the stop has come through the step.
+            return Broke(broken.with_traceback(stopped.__traceback__))
         case OutcomeUnknown():
             return Unknown(stopped)
         case StepTimedOut():

@@ -62,6 +62,7 @@ class Run:
     in_hook: bool = False
     on_commit: Callable[[], None] = lambda: None
     _reason: Stopped | None = None
+    _is_heard: bool = False
     _step: asyncio.Task[Any] | None = None
     _shielded: set[asyncio.Future[Any]] = field(default_factory=set)
     _threads: set[asyncio.Future[Any]] = field(default_factory=set)
@@ -75,6 +76,12 @@ class Run:
         """What has stopped the current step, or None."""
         return self._reason
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether the reason has reached the step before it ended: a verb has raised it, or it came
+        at an await."""
+        return self._is_heard
+
     # --- stopping -----------------------------------------------------------------------------
 
     def begin(self, step: asyncio.Task[Any]) -> None:
@@ -85,6 +92,7 @@ class Run:
         """The next step of the run begins unstopped; a lost lease is not forgiven."""
         if not isinstance(self._reason, LeaseLost):
             self._reason = None
+        self._is_heard = False
         self._step = None
 
     def check(self) -> None:
@@ -94,6 +102,7 @@ class Run:
             raise self._reason
 
     def stop(self, reason: Stopped) -> Stopped:
+        self._is_heard = True
         if self._reason is None:
             self._reason = reason
         return self._reason
@@ -101,10 +110,10 @@ class Run:
     def interrupt(self, reason: Stopped) -> None:
         """Stop from outside: the step leaves at its next await. A lost lease beats any other
         reason, because nothing that this run writes will count."""
-        if isinstance(reason, LeaseLost):
+        if self._reason is None or isinstance(reason, LeaseLost):
             self._reason = reason
-        self.stop(reason)
         if self._step is not None and not self._step.done():
+            self._is_heard = True
             self._step.cancel()
 
     async def drain(self, patience: float | None) -> bool:
