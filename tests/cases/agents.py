@@ -69,13 +69,16 @@ async def block(ctx: Stage, how: str, seconds: str) -> Next | None:
     if how == "loop":
         time.sleep(float(seconds))
     elif how == "executor":
-        threads = [asyncio.to_thread(time.sleep, float(seconds)) for _ in range(64)]
-        await asyncio.gather(*threads)
+        # The default executor has four threads more than there are processors: all of them, twice.
+        count = 2 * min(32, (os.cpu_count() or 1) + 4)
+        await asyncio.gather(
+            *(asyncio.to_thread(time.sleep, float(seconds) / 2) for _ in range(count))
+        )
     elif how == "gil":
         # A PyDLL keeps the interpreter's lock: nothing else in this process runs.
         for _ in range(4):
             ctypes.PyDLL(None).usleep(int(float(seconds) / 4 * 1e6))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
     return None
 
 

@@ -167,5 +167,3 @@ async def latency(caller: Caller) -> float:
     async with caller.stream("say x") as events:
         assert state_of([event async for event in events][-1]) == "COMPLETED"
     return clock() - began
-
-

@@ -13,7 +13,7 @@ from tests.chaos.fleets import NEVER, ONCE, CounterSink
 
 ROUNDS = 10
 ANSWERS = 20
-BEAT_S, LEASE_S = 0.1, 0.3
+BEAT_S, LEASE_S = 0.1, 0.4
 STEP_TIMEOUT = Millis(600_000)
 
 
@@ -61,7 +61,7 @@ async def test_case_080_two_answers_at_once(town: Town, one: Caller, other: Call
         )
         won = [isinstance(reply, dict) for reply in replies]
         assert sorted(won) == [False, True], replies
-        winner, loser = (answers if won[0] else reversed(answers))
+        winner, loser = answers if won[0] else reversed(answers)
         refusal = replies[won.index(False)]
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.reason) == (400, "UNSUPPORTED_OPERATION")
@@ -122,5 +122,3 @@ async def test_case_086_timers_outlast_a_restart(fleet: Fleet, sink: CounterSink
 
 async def has_state(caller: Caller, task: Json, state: str) -> bool:
     return state_of(await caller.get(task)) == state
-
-

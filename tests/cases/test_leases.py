@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from outlast.model.ids import TaskId
 from outlast.testing.fleet import Child, Fleet, until
-from outlast.testing.proxy import Proxy
 from tests.cases.conftest import Town
 from tests.cases.patches import CLOCK
 from tests.chaos.caller import Caller, Json, state_of
-from tests.chaos.fleets import NEVER, ONCE, CounterSink
+from tests.chaos.fleets import NEVER, ONCE, CounterSink, cut_off
 
 LEASE_S = 0.8
 
@@ -194,16 +190,6 @@ async def test_case_072_worker_that_cannot_renew_stops_first(
         proxy.heal()
         await lonely.logged("worker.registered", times=2)
         assert await sink.counts(key) == ONCE
-
-
-@asynccontextmanager
-async def cut_off(fleet: Fleet) -> AsyncIterator[tuple[Proxy, str]]:
-    """A proxy before the database, and the database's URL by way of it."""
-    url = str(fleet.settings["database"])
-    server = urlsplit(url)
-    assert server.port is not None
-    async with Proxy("127.0.0.1", server.port) as proxy:
-        yield proxy, proxy.url(url)
 
 
 async def has_state(caller: Caller, task: Json, state: str) -> bool:

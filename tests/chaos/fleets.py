@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ import pytest_asyncio
 
 from outlast.testing.checker import check_store
 from outlast.testing.fleet import Children, Fleet
+from outlast.testing.proxy import Proxy
 
 AGENT = "tests.cases.agents:agent"
 
@@ -83,9 +85,7 @@ async def lawful(fleet: Fleet) -> AsyncIterator[Fleet]:
 
 
 def _fleet(database: str, folder: Path, sink: CounterSink) -> Fleet:
-    return Fleet(
-        database, folder / "fleet", agent=AGENT, environment={"PROBE_SINK": sink.url}
-    )
+    return Fleet(database, folder / "fleet", agent=AGENT, environment={"PROBE_SINK": sink.url})
 
 
 @pytest.fixture
@@ -105,3 +105,13 @@ async def sqlite_fleet(sqlite: str, tmp_path: Path, sink: CounterSink) -> AsyncI
 async def postgres_fleet(postgres: str, tmp_path: Path, sink: CounterSink) -> AsyncIterator[Fleet]:
     async with lawful(_fleet(postgres, tmp_path, sink)) as fleet:
         yield fleet
+
+
+@asynccontextmanager
+async def cut_off(fleet: Fleet) -> AsyncIterator[tuple[Proxy, str]]:
+    """A proxy before the database, and the database's URL by way of it."""
+    url = str(fleet.settings["database"])
+    server = urlsplit(url)
+    assert server.port is not None
+    async with Proxy("127.0.0.1", server.port) as proxy:
+        yield proxy, proxy.url(url)

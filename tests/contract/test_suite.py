@@ -131,16 +131,14 @@ def test_an_implementation_has_exactly_the_verbs_of_its_protocol(protocol: type)
 class TestEveryVerb:
     """The docstring of the module `protocols`."""
 
-    @every_verb
-    async def test_may_raise_store_unavailable(
-        self, store: Store, protocol: type, verb: str
-    ) -> None:
+    async def test_may_raise_store_unavailable(self, store: Store) -> None:
         """Every verb may raise StoreUnavailable; `happened` is False where nothing was sent."""
         other = await store.another()
         await other.database.close()
-        with pytest.raises(StoreUnavailable) as caught:
-            await _call(other, verb)
-        assert caught.value.happened is False
+        for _, verb in ALL_VERBS:
+            with pytest.raises(StoreUnavailable) as caught:
+                await _call(other, verb)
+            assert caught.value.happened is False, verb
 
 
 async def _call(store: Store, verb: str) -> object:

@@ -50,7 +50,8 @@ async def test_the_files_of_a_page_run(
 ) -> None:
     given = {"tmp_path": tmp_path, "monkeypatch": monkeypatch}
     modules = put(files_of(page), folder)
-    assert any(isinstance(value, Agent) for module in modules.values() for value in vars(module).values())
+    values = [value for module in modules.values() for value in vars(module).values()]
+    assert any(isinstance(value, Agent) for value in values)
     for name, module in modules.items():
         if not name.startswith("test_"):
             continue

@@ -169,12 +169,16 @@ class StoreMachine(RuleBasedStateMachine):
         if not isinstance(result, Exception):
             self.play.told.add(word)
 
-    @rule(which=pick, stranger=pick, manner=manner, steps=pick)
-    def cancel(self, which: int, stranger: int, manner: str, steps: int) -> None:
-        scope = (
-            Scope(agent=SCOPE.agent, tenant=SCOPE.tenant, owner="eve") if stranger > 10 else SCOPE
-        )
-        self._send(verbs.Cancel(scope, self._task(which)), manner, steps)
+    @rule(which=pick, often=pick, manner=manner, steps=pick)
+    def cancel(self, which: int, often: int, manner: str, steps: int) -> None:
+        """Less often where it is the end at once. Now and then by somebody whose task it is not."""
+        task_id = self._task(which)
+        job = self.play.world.jobs[task_id]
+        if often == 11:
+            stranger = Scope(agent=SCOPE.agent, tenant=SCOPE.tenant, owner="eve")
+            self._send(verbs.Cancel(stranger, task_id), manner, steps)
+        elif often < (3 if job.version == PLAIN or job.checkpoint is None else 8):
+            self._send(verbs.Cancel(SCOPE, task_id), manner, steps)
 
     # --- workers ------------------------------------------------------------------------------
 
@@ -297,6 +301,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self._hear_committed(run, sent, verdict)
             elif isinstance(verdict, Lost):
                 run.is_over = True
+                run.write_no += 1  # it may have been written, so other content has other numbers
             elif isinstance(verdict, Marked):
                 run.is_marked = True
             else:  # busy: the same again, alone, and it waits for the lock

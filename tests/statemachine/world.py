@@ -107,7 +107,7 @@ class Job:
     commit_seq: int = 0
     pause: int | None = None
     deadline: int | None = None
-    marked: bool = False
+    marked_at: int | None = None
     ends_as: str | None = None
     held: str | None = None
     asks: dict[int, Ask] = field(default_factory=dict)
@@ -117,6 +117,10 @@ class Job:
     @property
     def seq(self) -> int:
         return len(self.log)
+
+    @property
+    def marked(self) -> bool:
+        return self.marked_at is not None
 
     @property
     def is_over(self) -> bool:
@@ -160,7 +164,7 @@ class World:
         self.keys[answer.send_key] = (answer.task_id, answer.digest)
         self._resume(job)
         self._say(job, "message", word_of({"message": answer.message}), is_message=True)
-        self.settle(answer.task_id, answer.ledger_key, to_text(answer.result))
+        self._keep(job, answer.task_id, answer.ledger_key, to_text(answer.result))
         return Sent(task_id=answer.task_id, reply=None, is_repeat=False)
 
     def cancel(self, scope: Scope, task_id: str) -> State:
@@ -211,7 +215,8 @@ class World:
         job = self.jobs[write.task_id]
         if (job.fence, job.write_no) == (write.fence, write.write_no):
             return Marked() if job.marked and is_stopped_by_mark(write) else None
-        if (write.fence, write.write_no) in job.applied:
+        if (applied := job.applied.get((write.fence, write.write_no))) is not None:
+            assert applied is write, "other content under the same numbers"
             left_trace = bool(write.events) or write.ending is not None
             if job.fence == write.fence or left_trace:
                 return Committed(last_seq=Seq(job.seq), marked=job.marked)
@@ -363,7 +368,7 @@ class World:
             case OnDeadline.RESUME:
                 self._resume(job)
                 self._say(job, "status", "working")
-                self.settle(task_id, ask.ledger_key, to_text(DEADLINE_PASSED))
+                self._keep(job, task_id, ask.ledger_key, to_text(DEADLINE_PASSED))
             case OnDeadline.CANCEL:
                 self._mark_or_end(task_id, State.CANCELED, "canceled", "deadline")
             case OnDeadline.FAIL:
@@ -372,12 +377,17 @@ class World:
         return True
 
     def overdue_lives(self) -> set[str]:
+        """Whose longest life has ended; of those that are marked, whose hook has had its time."""
         return {
             task_id
             for task_id, job in self.jobs.items()
-            if not job.is_over
-            and job.give_up + (SETTINGS.hook_grace_ms if job.marked else 0) <= self.now + SLACK
+            if not job.is_over and self._last_moment(job) <= self.now + SLACK
         }
+
+    def _last_moment(self, job: Job) -> int:
+        if job.marked_at is None:
+            return job.give_up
+        return max(job.give_up, job.marked_at) + SETTINGS.hook_grace_ms
 
     def end_life(self, task_id: str) -> bool:
         if task_id not in self.overdue_lives():
@@ -440,6 +450,10 @@ class World:
 
     # --- what several of them do --------------------------------------------------------------
 
+    def _keep(self, job: Job, ledger_id: str, key: str, result: str) -> None:
+        entry = self.ledger.setdefault((ledger_id, key), Entry(job.fence, 0))
+        entry.result = entry.result or result
+
     def _say(self, job: Job, kind: str, word: str, *, is_message: bool = False) -> None:
         job.log.append(Line(kind, word, job.fence, None, is_message))
 
@@ -451,7 +465,7 @@ class World:
         if job.version != HOOKED or job.checkpoint is None or job.marked:
             self._end(job, state, word, outcome)
             return
-        job.marked, job.ends_as, job.held = True, job.ends_as or state.value, None
+        job.marked_at, job.ends_as, job.held = self.now, job.ends_as or state.value, None
         job.pause = job.deadline = None
         if job.owner is None:
             job.ready = self.now

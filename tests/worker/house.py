@@ -8,8 +8,9 @@ store or was signalled, within a bound.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -24,6 +25,7 @@ from outlast.store.beats import Beats
 from outlast.store.database import Database
 from outlast.store.log import Log
 from outlast.store.protocols import AnswerTo
+from outlast.store.sweeping import Sweeping
 from outlast.store.work import Work
 from outlast.sweeps.sweeper import Sweeper
 from outlast.worker.beat import BeatStores
@@ -81,6 +83,7 @@ class House:
         *workflows: Workflow[Any],
         resources: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         is_expected_to_start: bool = True,
+        wire: Wire | None = None,
         **config: Any,
     ) -> Hired:
         """A worker that has registered. It beats ten times a second, and its lease is long unless
@@ -93,7 +96,7 @@ class House:
             resources=resources,
         )
         settings: dict[str, Any] = {"beat_s": 0.1, "lease_s": 30.0, "grace_s": 5.0, "poll_s": 0.05}
-        wire = Wire()
+        wire = wire or Wire()
         database = database_at(self.store.url, listens=True)
         await database.open()
         stores = WorkerStores(
@@ -135,6 +138,35 @@ class House:
             return await self.store.sweeping.take_over(death) is not None
 
         await until(is_buried)  # its last beat may still be on its way
+
+    @asynccontextmanager
+    async def watched_from_elsewhere(self) -> AsyncIterator[None]:
+        """Another process sweeps meanwhile: in a thread and on a loop of its own, so that a step
+        that blocks this loop does not blind it."""
+        may_end = threading.Event()
+
+        async def sweep() -> None:
+            database = database_at(self.store.url)
+            await database.open()
+            try:
+                sweeping = Sweeping(database, self.store.settings)
+                sweeper = Sweeper(
+                    sweeping, database.wakeups, agent=SCOPE.agent, recovery_s=0.05, deadlines_s=5
+                )
+                running = asyncio.create_task(sweeper.run())
+                while not may_end.is_set():
+                    await asyncio.sleep(0.02)
+                sweeper.stop()
+                await running
+            finally:
+                await database.close()
+
+        elsewhere = asyncio.create_task(asyncio.to_thread(asyncio.run, sweep()))
+        try:
+            yield
+        finally:
+            may_end.set()
+            await elsewhere
 
     async def sweep(self) -> None:
         """Run the duties of every worker, ten times as often as in production."""
@@ -223,8 +255,11 @@ class House:
         assert task.state is state, (task, await self.runs(task_id))
         return task
 
-    async def paused(self, task_id: TaskId) -> Task:
-        return await self.until(task_id, lambda task: task.state is State.INPUT_REQUIRED)
+    async def paused(self, task_id: TaskId, after: Seq | None = None) -> Task:
+        """It asks something; with `after`, something else than at that pause."""
+        return await self.until(
+            task_id, lambda task: task.state is State.INPUT_REQUIRED and task.pause_id != after
+        )
 
     async def held(self, task_id: TaskId) -> str:
         """The reason for which it is held."""
@@ -237,6 +272,12 @@ class House:
         return await self.until(
             task_id,
             lambda task: task.fence > 0 and task.lease_owner is None and task.ready_at is not None,
+        )
+
+    async def backs_off(self, task_id: TaskId, failures: int) -> Task:
+        """It has failed so often since its last commit, and waits for its next attempt."""
+        return await self.until(
+            task_id, lambda task: task.attempt == failures + 1 and task.lease_owner is None
         )
 
     async def leased(self, task_id: TaskId, to: Hired | None = None) -> Task:

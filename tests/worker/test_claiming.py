@@ -171,9 +171,12 @@ async def test_resources_are_entered_before_it_claims_and_left_after_it_has_drai
 
 
 async def test_resources_that_cannot_be_opened_stop_it_before_it_registers(house: House) -> None:
+    async def connect() -> None:
+        raise ConnectionError("the directory is away")
+
     @asynccontextmanager
     async def open_clients() -> AsyncIterator[None]:
-        raise ConnectionError("the directory is away")
+        await connect()
         yield
 
     hired = await house.hire(single(), resources=open_clients, is_expected_to_start=False)

@@ -114,13 +114,15 @@ class Owned(BaseModel):
 async def test_a_checkpoint_that_fits_its_type_no_more_is_held_with_the_place_and_the_fix(
     house: House,
 ) -> None:
-    before, after = flow(), Workflow("review", 1, checkpoint=Owned)
+    before, changed = flow(), Workflow("review", 1, checkpoint=Owned)
 
-    @after.start
+    @changed.start
     async def begin(message: Message) -> Owned:
         return Owned(owner="ann")
 
-    for workflow in (before, after):
+    after: Workflow[Any] = changed
+    versions: list[Workflow[Any]] = [before, after]
+    for workflow in versions:
 
         @workflow.step
         async def work(ctx: Context[Any, None]) -> None:

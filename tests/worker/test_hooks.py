@@ -243,8 +243,8 @@ async def test_a_hook_that_fails_is_tried_again_and_ends_the_task_all_the_same(
     await house.hire(workflow)
     await house.until(task_id, lambda task: task.step == "work")
     await house.cancel(task_id)
-    for attempt in (1, 2):
-        await house.until(task_id, lambda t, n=attempt: t.attempt == n + 1 and not t.lease_owner)
+    for failures in (1, 2):
+        await house.backs_off(task_id, failures)
         await house.store.later(HOUR)
     task = await house.ended(task_id, State.CANCELED)
     assert text_of(task) is None
@@ -268,8 +268,8 @@ async def test_a_hook_has_a_timeout(house: House) -> None:
     await house.hire(workflow)
     await house.until(task_id, lambda task: task.step == "work")
     await house.cancel(task_id)
-    for attempt in (1, 2):
-        await house.until(task_id, lambda t, n=attempt: t.attempt == n + 1 and not t.lease_owner)
+    for failures in (1, 2):
+        await house.backs_off(task_id, failures)
         await house.store.later(HOUR)
     await house.ended(task_id, State.CANCELED)
     assert json.loads((await house.runs(task_id))[-1]["error"])["type"] == "TimeoutError"

@@ -121,9 +121,7 @@ async def test_delays_grow_and_attempts_are_counted_until_it_works(house: House)
     task_id = await house.send(workflow)
     await house.hire(workflow)
     for failures in (1, 2, 3):
-        task = await house.until(
-            task_id, lambda t, n=failures: t.attempt == n + 1 and t.ready_at is not None
-        )
+        task = await house.backs_off(task_id, failures)
         assert task.ready_at is not None
         delay = task.ready_at - task.updated_at
         assert 0.8 * HOUR <= delay / 2 ** (failures - 1) <= 1.2 * HOUR

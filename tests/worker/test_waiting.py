@@ -4,6 +4,7 @@ from its last commit when what it waits for has come."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -11,7 +12,8 @@ import pytest
 from pydantic import BaseModel
 
 from outlast import DeadlinePassed, Next
-from outlast.model.task import State
+from outlast.model.task import State, Task
+from outlast.sweeps.deadlines import Deadlines
 from tests.contract.stores import DAY, HOUR
 from tests.worker.flows import Ctx, Gate, Outside, flow, single
 from tests.worker.house import House, text_of
@@ -89,10 +91,10 @@ async def test_a_conversation_by_goto_asks_anew_in_each_visit(house: House) -> N
 
     task_id = await house.send(workflow)
     await house.hire(workflow)
+    pause_id = None
     for text in ("one", "two", "three"):
-        task = await house.paused(task_id)
+        pause_id = (await house.paused(task_id, after=pause_id)).pause_id
         await house.answer(task_id, text)
-        await house.until(task_id, lambda t, p=task.pause_id: t.pause_id != p)
     await house.ended(task_id)
     assert await house.store.inspect.checkpoint(task_id) == '{"done":["one","two","three"]}'
 
@@ -113,10 +115,11 @@ async def test_when_nobody_answers_the_question_says_what_becomes_of_the_task(
 
     task_id = await house.send(workflow)
     await house.hire(workflow)
-    await house.sweep()
     await house.paused(task_id)
     await house.store.later(HOUR - 60_000)
-    await house.store.later(120_000)
+    assert await Deadlines(house.store.sweeping).sweep() == []
+    await house.store.later(60_000)
+    await house.sweep()
     expected: dict[str, tuple[State, str | None]] = {
         "fail": (State.FAILED, "nobody answered the question before its deadline"),
         "cancel": (State.CANCELED, None),
@@ -214,11 +217,12 @@ async def test_a_sleep_in_a_loop_with_commits_sleeps_each_time(house: House) -> 
 
     task_id = await house.send(workflow)
     await house.hire(workflow)
-    for number in range(3):
-        await house.until(
-            task_id,
-            lambda t, n=number: t.ready_at is not None and t.fence == 2 * n + 2,
-        )
+
+    def sleeps(times: int) -> Callable[[Task], bool]:
+        return lambda task: task.ready_at is not None and task.fence == 2 * times
+
+    for times in (1, 2, 3):
+        await house.until(task_id, sleeps(times))
         await house.store.later(HOUR)
     await house.ended(task_id)
     assert await house.outcomes(task_id) == ["waiting"] * 3 + ["completed"]

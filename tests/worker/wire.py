@@ -83,6 +83,17 @@ class Late(Fault):
 
 
 @dataclass(kw_only=True)
+class Broken(Fault):
+    """The call fails with an error of the store's own making."""
+
+    error: Exception
+
+    async def carry(self, call: Call) -> Any:
+        self.happened.set()
+        raise self.error
+
+
+@dataclass(kw_only=True)
 class Held(Fault):
     """The call, or with `executed` its reply, is on its way until it is released."""
 
@@ -124,6 +135,9 @@ class Wire:
 
     def deliver_late(self, verb: str, when: When = lambda *_: True) -> Late:
         return self._plan(Late(verb=verb, when=when))
+
+    def fail(self, verb: str, error: Exception) -> Broken:
+        return self._plan(Broken(verb=verb, when=lambda *_: True, error=error))
 
     def hold_call(self, verb: str, when: When = lambda *_: True) -> Held:
         return self._plan(Held(verb=verb, when=when, executed=False))

@@ -159,7 +159,8 @@ def catalog(dialect: Dialect) -> Catalog:
     """The queries of `store/sql`, with those of `store/sql/<dialect>` in their place."""
     root = resources.files("outlast.store") / "sql"
     queries: dict[str, Query] = {}
-    for folder in (root, root / dialect):
+    # A dialect that overrides nothing has no folder: git and wheels keep no empty ones.
+    for folder in (place for place in (root, root / dialect) if place.is_dir()):
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
             if entry.name.endswith(".sql"):
                 queries |= parse(entry.read_text(encoding="utf-8"))

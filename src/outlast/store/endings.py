@@ -40,7 +40,8 @@ def mark_or_end(
 ) -> Script[None]:
     """End the task, by way of its cancel or failure step where its version has one.
 
-    A task that has never committed a checkpoint has nothing to clean up after: it ends at once.
+    A task that has never committed a checkpoint has nothing to clean up after, and one that is
+    marked already has had its hook: these end at once.
     """
     hook = "on_cancel" if state is State.CANCELED else "on_failure"
     known = yield queries(
@@ -49,7 +50,8 @@ def mark_or_end(
         workflow=row["workflow"],
         version=row["version"],
     )
-    if row["checkpoint"] is None or not known or not known[0][hook]:
+    is_marked = row["cancel_requested_at"] is not None
+    if is_marked or row["checkpoint"] is None or not known or not known[0][hook]:
         yield from end(queries, settings, row, state, text, outcome)
         return
     event = status_event(State.WORKING)

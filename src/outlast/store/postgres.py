@@ -40,9 +40,9 @@ _AWAY = re.compile(r"08...|57P..|53...|25006|55P03|58...|25P03")
 class PostgresDatabase:
     """The driver for one PostgreSQL database; see `Database` for what each verb promises.
 
-    With `presence`, the pool keeps one session, which holds the advisory lock of the name given
-    to `keep_presence` and takes it again on every new connection. Leave it off behind a
-    transaction pooler: the lease decides then.
+    Presence is the advisory lock of the name given to `keep_presence`, held by one session and
+    taken again when that is lost: with `size` 1 it is the session that beats. Behind a
+    transaction pooler there is none: the lease decides then.
     """
 
     dialect: Literal["postgres"] = "postgres"
@@ -69,6 +69,7 @@ class PostgresDatabase:
         self._sending: asyncio.Task[None] | None = None
         self._topics: set[str] = set()
         self._presence: str | None = None
+        self._present: Connection | None = None  # whose session holds the lock of the name
         self._calls: set[asyncio.Task[Any]] = set()
         self._pool: psycopg_pool.AsyncConnectionPool[Connection] = psycopg_pool.AsyncConnectionPool(
             self._dsn,
@@ -121,8 +122,7 @@ class PostgresDatabase:
     async def _configure(self, connection: Connection) -> None:
         if not self._pooler:
             await connection.execute("set idle_in_transaction_session_timeout = '15s'")
-        if self._presence is not None:
-            await connection.execute("select pg_try_advisory_lock(%s)", (_lock_of(self._presence),))
+        await self._show_presence(connection)
 
     # --- scripts ----------------------------------------------------------------------------
 
@@ -217,6 +217,7 @@ class PostgresDatabase:
         connection = await self._pool.getconn(timeout=max(deadline - loop.time(), 0.001))
         timer = loop.call_at(deadline, _hang_up, connection)
         try:
+            await self._show_presence(connection)
             yield connection
         finally:
             timer.cancel()
@@ -277,18 +278,31 @@ class PostgresDatabase:
     # --- presence ---------------------------------------------------------------------------
 
     async def keep_presence(self, name: str) -> None:
-        self._presence = name
+        self._presence, self._present = name, None
 
         async def run(connection: Connection, sent: _Sent) -> None:
-            await connection.execute("select pg_try_advisory_lock(%s)", (_lock_of(name),))
+            """Every call takes the lock first, while no session has it."""
 
         if not self._pooler:
             await self._call(run, None)
 
+    async def _show_presence(self, connection: Connection) -> None:
+        """Take the lock, unless a session of ours has it. One that was lost may keep it for a
+        while, on a server that is frozen or slow to end: each call tries again."""
+        name, present = self._presence, self._present
+        if name is None or self._pooler or (present is not None and not present.closed):
+            return
+        cursor = await connection.execute(
+            "select pg_try_advisory_lock(%s) as taken", (_lock_of(name),)
+        )
+        row = await cursor.fetchone()
+        if row is not None and row["taken"]:
+            self._present = connection
+
     async def drop_presence(self, name: str) -> None:
         if self._presence != name:
             return
-        self._presence = None
+        self._presence, self._present = None, None
 
         async def run(connection: Connection, sent: _Sent) -> None:
             await connection.execute("select pg_advisory_unlock_all()")
