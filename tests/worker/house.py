@@ -311,6 +311,14 @@ class House:
         """The states that readers see with what they are told, and messages, in order."""
         return [_shown(event) for event in await self.events(task_id)]
 
+    async def hears(self, task_id: TaskId, line: str) -> None:
+        """Returns when readers can see this."""
+
+        async def look() -> bool:
+            return line in await self.said(task_id)
+
+        await until(look, within=WITHIN)
+
     async def is_never_claimed(self, task_id: TaskId, act: Callable[[], Awaitable[object]]) -> None:
         """Meanwhile other tasks come and go, as `act` has it, and this one stays where it is."""
         before = await self.store.task(task_id)

@@ -169,12 +169,6 @@ update tasks set give_up_at = give_up_at + :gap
  where state in ('submitted', 'working', 'input-required', 'auth-required')
    and give_up_at > :since and give_up_at <= :until;
 
--- tasks_hold: an operator must look at a task that nobody runs
-update tasks set held_reason = :reason, ready_at = null, updated_at = (select now from clock)
- where task_id = :task_id and lease_owner is null and pause_id is null
-   and state in ('submitted', 'working')
-returning task_id;
-
 -- tasks_unhold: a held task is claimable again, with its attempts back at one
 update tasks set held_reason = null, attempt = 1, crashes = 0,
                  ready_at = (select now from clock), updated_at = (select now from clock)
