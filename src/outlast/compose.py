@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import ipaddress
 import os
 import signal
 import sys
@@ -219,6 +220,12 @@ def gateway_role(
     problems: Callable[[], list[str]] = list,
 ) -> Role:
     """A gateway on its address. The card names the port that is really listened on."""
+    if not configuration.open_to_all and not _is_loopback(configuration.host):
+        raise ConfigError(
+            f"nobody is authenticated, so the gateway listens on loopback only, not on"
+            f" {configuration.host}: put a proxy that knows its callers in front of 127.0.0.1,"
+            " or say OUTLAST_OPEN_TO_ALL=true"
+        )
     listener = listen(configuration.host, configuration.port)
     host, port = listener.getsockname()[:2]
     url = configuration.url or f"http://{host}:{port}"
@@ -244,6 +251,13 @@ def gateway_role(
         await server.serve()
 
     return Role(run=run, stop=server.stop)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def run_roles(*roles: Role) -> None:

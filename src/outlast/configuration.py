@@ -38,6 +38,10 @@ class Configuration(BaseModel):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
+    open_to_all: bool = False
+    """Listen on a host that other machines reach. Nobody is authenticated yet: whoever reaches
+    the gateway may do everything, so keep something in front of it that knows its callers."""
+
     url: str | None = None
     """The public URL in the Agent Card; the address that is listened on when not given."""
 

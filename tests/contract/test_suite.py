@@ -174,6 +174,7 @@ async def _call(store: Store, verb: str) -> object:
         "take_over": lambda: store.sweeping.take_over(Death(worker_id=worker, beat=1, early=False)),
         "free_orphans": lambda: store.sweeping.free_orphans(),
         "end_overdue_pauses": lambda: store.sweeping.end_overdue_pauses(),
+        "remind_of_pauses": lambda: store.sweeping.remind_of_pauses(),
         "end_overdue_lives": lambda: store.sweeping.end_overdue_lives(),
         "excuse_outage": lambda: store.sweeping.excuse_outage(longest=Millis(1), gap=Millis(1)),
         "forget_workers": lambda: store.sweeping.forget_workers(older_than=Millis(1)),

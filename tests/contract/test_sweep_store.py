@@ -11,6 +11,7 @@ from outlast.model.commit import Event, EventKind, Lost, Move, Pause, Release, W
 from outlast.model.errors import UnsupportedOperation
 from outlast.model.ids import Millis, StepName, Visit, WorkerId
 from outlast.model.lease import Death, Vitals
+from outlast.model.ledger import LedgerKind
 from outlast.model.pause import DueBy, OnDeadline
 from outlast.model.task import State
 from outlast.store.protocols import TakenOver
@@ -18,8 +19,10 @@ from tests.contract.stores import (
     DAY,
     HOUR,
     SCOPE,
+    Paused,
     Run,
     Store,
+    asked,
     database_at,
     intent,
     moved,
@@ -522,6 +525,60 @@ class TestEndOverduePauses:
         wanted = [task for _, task in sorted(tasks)]
         assert await store.sweeping.end_overdue_pauses(limit=2) == wanted[:2]
         assert await store.sweeping.end_overdue_pauses(limit=2) == wanted[2:]
+
+
+class TestRemindOfPauses:
+    async def remindable(self, store: Store) -> Paused:
+        run = await store.claimed("w1")
+        committed = await run.commit(
+            asked(),
+            ledger=[intent("1:ask", LedgerKind.ANSWER)],
+            ending=Pause(
+                state=State.INPUT_REQUIRED,
+                deadline=DueBy(after=Millis(4 * HOUR)),
+                remind=DueBy(after=Millis(HOUR)),
+            ),
+        )
+        return Paused(run.task_id, run.ledger_id, committed.last_seq, "1:ask")
+
+    async def test_says_the_question_again_once(self, store: Store) -> None:
+        """Say the questions again whose reminder has come, each once: the question's status as a
+        new event."""
+        paused = await self.remindable(store)
+        assert await store.sweeping.remind_of_pauses() == []
+        await store.later(2 * HOUR)
+        question = await store.log.event(paused.task_id, paused.pause_id)
+        assert question is not None
+        assert await store.sweeping.remind_of_pauses() == [paused.task_id]
+        reminder = await store.last_event(paused.task_id)
+        assert reminder.seq == paused.pause_id + 1
+        assert reminder.body == {k: v for k, v in question.body.items() if k != "ask"}
+        assert not reminder.is_message
+        async with store.unchanged():
+            assert await store.sweeping.remind_of_pauses() == []
+
+    async def test_the_pause_stays(self, store: Store) -> None:
+        """The pause, its id and its deadline stay."""
+        paused = await self.remindable(store)
+        before = await store.task(paused.task_id)
+        await store.later(2 * HOUR)
+        await store.sweeping.remind_of_pauses()
+        task = await store.task(paused.task_id)
+        assert (task.state, task.pause_id, task.pause_deadline_at, task.status) == (
+            before.state,
+            paused.pause_id,
+            before.pause_deadline_at,
+            before.status,
+        )
+        assert not (await store.answer(paused)).is_repeat
+
+    async def test_an_answered_pause_is_left_alone(self, store: Store) -> None:
+        """A pause that was answered meanwhile is left alone."""
+        paused = await self.remindable(store)
+        await store.later(2 * HOUR)
+        await store.answer(paused)
+        async with store.unchanged():
+            assert await store.sweeping.remind_of_pauses() == []
 
 
 class TestEndOverdueLives:

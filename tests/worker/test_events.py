@@ -42,8 +42,9 @@ def test_every_log_call_names_a_listed_event(path: Path) -> None:
     for call in log_calls(path.read_text(encoding="utf-8")):
         first = call.args[0] if call.args else None
         where = f"{path}:{call.lineno}"
-        assert isinstance(first, ast.Constant), f"{where} does not name its event"
-        assert first.value in EVENTS, f"{where} logs {first.value}, which EVENTS does not list"
+        named = first.value if isinstance(first, ast.Constant) else None
+        assert isinstance(named, str), f"{where} does not name its event"
+        assert named in EVENTS, f"{where} logs {named}, which EVENTS does not list"
         assert len(call.args) == 1, f"{where} has values without names"
 
 

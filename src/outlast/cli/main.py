@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -85,7 +86,7 @@ def held(agent: AgentPath, database: DatabaseUrl = None) -> None:
     """List the tasks that wait for an operator, and why."""
 
     async def read(stores: compose.Stores) -> None:
-        table = Table("task", "step", "reason")
+        table = _table("task", "step", "reason")
         for task in await stores.inspect.held(compose.load_agent(agent).name):
             table.add_row(task.task_id, task.step, task.held_reason)
         out.print(table)
@@ -110,7 +111,7 @@ def runs(task: TaskIdArgument, database: DatabaseUrl = None) -> None:
     """Show every run of a task: who ran which step, and how it ended."""
 
     async def read(stores: compose.Stores) -> None:
-        table = Table("fence", "worker", "step", "attempt", "outcome", "error")
+        table = _table("fence", "worker", "step", "attempt", "outcome", "error")
         for run in await stores.inspect.runs(TaskId(task)):
             table.add_row(
                 str(run["fence"]),
@@ -118,7 +119,7 @@ def runs(task: TaskIdArgument, database: DatabaseUrl = None) -> None:
                 run["step"],
                 str(run["attempt"]),
                 run["outcome"] or "running",
-                run["error"] or "",
+                _error_of(run["error"]),
             )
         out.print(table)
 
@@ -130,7 +131,7 @@ def versions(agent: AgentPath, database: DatabaseUrl = None) -> None:
     """Show what is in flight on which version, and whether a live worker can run it."""
 
     async def read(stores: compose.Stores) -> None:
-        table = Table("workflow", "version", "in flight", "held", "live workers")
+        table = _table("workflow", "version", "in flight", "held", "live workers")
         for row in await stores.inspect.versions(compose.load_agent(agent).name):
             table.add_row(*(str(row[name]) for name in row))
         out.print(table)
@@ -171,6 +172,22 @@ def resolve(
     if not _with_stores(database, write):
         _stop("there is nothing of that call to resolve")
     out.print(f"task {task} runs again")
+
+
+def _table(*columns: str) -> Table:
+    """Cells are folded, never cut: an id that is cut cannot be copied into the next command."""
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold", min_width=36 if column == "task" else None)
+    return table
+
+
+def _error_of(error: str | None) -> str:
+    if error is None:
+        return ""
+    told = json.loads(error)
+    reference = f" (reference {told['reference']})" if "reference" in told else ""
+    return f"{told.get('type', 'error')}: {told.get('text', '')}{reference}"
 
 
 def _configured(**options: Any) -> Configuration:

@@ -240,7 +240,7 @@ class PostgresDatabase:
             topics, self._topics = self._topics, set()
 
             async def run(connection: Connection, sent: _Sent, topics: set[str] = topics) -> None:
-                sent.commit = True
+                # Not marked as sent: a wake-up may come twice, so a dead session costs none.
                 await connection.execute(
                     "select pg_notify(%s, topic) from unnest(%s::text[]) as topic",
                     (_CHANNEL, sorted(topics)),

@@ -354,6 +354,12 @@ class SweepStore(Protocol):
         the ledger. A pause that was answered meanwhile is left alone."""
         ...
 
+    async def remind_of_pauses(self, *, limit: int = 100) -> Sequence[TaskId]:
+        """Say the questions again whose reminder has come, each once: the question's status as a
+        new event. The pause, its id and its deadline stay. A pause that was answered meanwhile is
+        left alone."""
+        ...
+
     async def end_overdue_lives(self, *, limit: int = 100) -> Sequence[TaskId]:
         """Fail the tasks that have reached the end of their longest life, whoever runs them; by
         way of the failure step where there is one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from outlast.model.commit import status_event, status_of
+from outlast.model.commit import Event, EventKind, status_event, status_of
 from outlast.model.ids import Millis, Seq, TaskId, WorkerId
 from outlast.model.lease import Death, Vitals
 from outlast.model.pause import DEADLINE_PASSED, Ask, OnDeadline
@@ -157,6 +157,30 @@ class Sweeping:
         numbers = {"next_seq": rows[0]["next_seq"], "fence": row["fence"]}
         yield endings.append(self._queries, numbers, row["task_id"], event)
         yield endings.outcome_of_pause(self._queries, row, ask.ledger_key, DEADLINE_PASSED)
+
+    async def remind_of_pauses(self, *, limit: int = 100) -> Sequence[TaskId]:
+        reminded: list[TaskId] = []
+        for due in await self._read("tasks_overdue_reminders", n=limit):
+            task_id, pause_id = TaskId(due["task_id"]), Seq(due["pause_id"])
+            if await self._write(lambda t=task_id, p=pause_id: self._remind(t, p)):  # type: ignore[misc]
+                reminded.append(task_id)
+        return reminded
+
+    def _remind(self, task_id: TaskId, pause_id: Seq) -> Script[bool]:
+        rows = yield self._queries("tasks_take_free", task_id=task_id)
+        if not rows or rows[0]["remind_at"] is None or rows[0]["remind_at"] > rows[0]["now"]:
+            return False
+        room = yield self._queries("tasks_remind", task_id=task_id, pause_id=pause_id)
+        if not room:
+            return False
+        question = event_of(
+            (yield self._queries("task_events_get", task_id=task_id, seq=pause_id))[0]
+        )
+        body = {name: said for name, said in question.body.items() if name != "ask"}
+        # No message of the history: the question stands there already.
+        reminder = Event(kind=EventKind.STATUS, body=body)
+        yield endings.append(self._queries, room[0], task_id, reminder)
+        return True
 
     async def end_overdue_lives(self, *, limit: int = 100) -> Sequence[TaskId]:
         grace = self._settings.hook_grace_ms

@@ -24,7 +24,8 @@ class Deadlines:
         self._store = store
 
     async def sweep(self) -> Sequence[TaskId]:
-        """Ends what is overdue; the outage is excused first, so that nothing ends for it."""
+        """Ends what is overdue; the outage is excused first, so that nothing ends for it. Returns
+        the tasks whose logs have grown."""
         moved = await self._store.excuse_outage(longest=_LONGEST_EXCUSE_MS, gap=_OUTAGE_MS)
         if moved:
             log.warning("deadlines.moved", by_seconds=moved / 1000)
@@ -34,4 +35,4 @@ class Deadlines:
         ]
         if ended:
             log.info("deadlines.ended", tasks=len(ended))
-        return ended
+        return [*ended, *await self._store.remind_of_pauses()]

@@ -53,6 +53,7 @@ from outlast.workflow.workflow import Workflow
 
 C = TypeVar("C")
 
+_MOST_RUNS = 20_000
 _WORKER = WorkerId("rehearsal")
 _SCOPE = Scope(agent="rehearsal")
 
@@ -197,6 +198,7 @@ class _Rehearsal:
         self.deadlines = Deadlines(Sweeping(self.database))
         self.inspect = Inspect(self.database)
         self._asked: Seq | None = None
+        self._runs = 0
         self._given = {
             text: list(given) if isinstance(given, list) else [given]
             for text, given in (self.answers.items() if isinstance(self.answers, Mapping) else ())
@@ -265,6 +267,9 @@ class _Rehearsal:
             _WORKER, _SCOPE.agent, self.workflow.name, self.workflow.version, limit=1
         )
         if leases:
+            self._runs += 1
+            if self._runs > _MOST_RUNS:
+                raise Held(_endless(task))
             await self._attempt(leases[0], threads)
         else:
             await self._let_time_pass()
@@ -359,6 +364,14 @@ class _Rehearsal:
             questions=self.questions,
             calls=self.calls,
         )
+
+
+def _endless(task: Task) -> str:
+    return (
+        f"step {task.step} has not ended after {_MOST_RUNS} runs of the task. A run starts from"
+        " the last committed checkpoint and is dropped after each commit: let a loop go on from"
+        " what the checkpoint says is done, instead of starting from the beginning."
+    )
 
 
 def _as_message(answer: Any) -> Message:

@@ -150,6 +150,17 @@ select task_id, pause_id from tasks
  where pause_deadline_at is not null and pause_deadline_at <= (select now from clock)
  order by pause_deadline_at limit :n;
 
+-- tasks_overdue_reminders: pauses whose reminder has come
+select task_id, pause_id from tasks
+ where remind_at is not null and remind_at <= (select now from clock)
+ order by remind_at limit :n;
+
+-- tasks_remind: makes room for the question to be said again, once
+update tasks set remind_at = null, next_seq = next_seq + 1,
+                 status_at = (select now from clock), updated_at = (select now from clock)
+ where task_id = :task_id and pause_id = :pause_id and remind_at is not null
+returning next_seq, fence;
+
 -- tasks_overdue_lives: tasks that have reached the end of their longest life, marked ones after a grace
 select task_id from tasks
  where state in ('submitted', 'working', 'input-required', 'auth-required')
@@ -191,6 +202,8 @@ select min(due) as due from (
     select min(ready_at) as due from tasks where lease_owner is null and ready_at is not null
     union all
     select min(pause_deadline_at) from tasks where pause_deadline_at is not null
+    union all
+    select min(remind_at) from tasks where remind_at is not null
     union all
     select min(give_up_at) from tasks
      where state in ('submitted', 'working', 'input-required', 'auth-required')) as dues;

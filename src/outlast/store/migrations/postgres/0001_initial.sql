@@ -90,6 +90,7 @@ create index tasks_ready on tasks (agent, workflow, version, tenant, priority, r
     where lease_owner is null and ready_at is not null;
 create index tasks_leased on tasks (lease_owner) where lease_owner is not null;
 create index tasks_pause_due on tasks (pause_deadline_at) where pause_deadline_at is not null;
+create index tasks_remind_due on tasks (remind_at) where remind_at is not null;
 create index tasks_give_up on tasks (give_up_at)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
 create index tasks_held on tasks (agent, updated_at) where held_reason is not null;

@@ -1,0 +1,44 @@
+"""Nobody is authenticated yet, so a gateway keeps to loopback unless it is told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from examples.hello.agent import agent
+from outlast import compose
+from outlast.configuration import configuration
+from outlast.model.errors import ConfigError
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.invalid"])
+async def test_other_hosts_are_refused(tmp_path: Path, host: str) -> None:
+    settings = configuration({}, database=f"sqlite:///{tmp_path}/x.db", host=host, port=0)
+    with pytest.raises(ConfigError, match="OUTLAST_OPEN_TO_ALL"):
+        await compose.answer_calls(agent, settings)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_loopback_is_listened_on(tmp_path: Path, host: str) -> None:
+    settings = configuration({}, database=f"sqlite:///{tmp_path}/x.db", host=host, port=0)
+    await listens(settings)
+
+
+async def test_a_gateway_can_be_opened_to_all(tmp_path: Path) -> None:
+    settings = configuration(
+        {"OUTLAST_OPEN_TO_ALL": "true"},
+        database=f"sqlite:///{tmp_path}/x.db",
+        host="0.0.0.0",
+        port=0,
+    )
+    await listens(settings)
+
+
+async def listens(settings: compose.Configuration) -> None:
+    async with compose.open_stores(settings) as stores:
+        role = compose.gateway_role(agent, stores, settings, "epoch")
+        running = asyncio.ensure_future(role.run())
+        role.stop()
+        await running
