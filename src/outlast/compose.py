@@ -85,9 +85,11 @@ def _postgres(configuration: Configuration, for_beats: bool) -> Database:
         from outlast.store.postgres import PostgresDatabase
     except ImportError:
         raise ConfigError("PostgreSQL needs an extra: pip install 'outlast[postgres]'") from None
+    timeout = configuration.database_timeout
     return PostgresDatabase(
         configuration.database,
-        timeout=configuration.database_timeout,
+        # A beat that takes longer than the lease is worth nothing, and its lock is in the way.
+        timeout=min(timeout, configuration.lease) if for_beats else timeout,
         size=1 if for_beats else configuration.database_pool,
         listens=not for_beats,
         pooler=configuration.database_pooler,

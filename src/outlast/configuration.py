@@ -37,7 +37,11 @@ class Configuration(BaseModel):
     """The deadline of every call to the database."""
 
     host: str = "127.0.0.1"
+    """The address that the gateway listens on."""
+
     port: int = Field(default=8000, ge=0, le=65535)
+    """Its port; 0 takes a free one."""
+
     open_to_all: bool = False
     """Listen on a host that other machines reach. Nobody is authenticated yet: whoever reaches
     the gateway may do everything, so keep something in front of it that knows its callers."""
@@ -49,6 +53,8 @@ class Configuration(BaseModel):
     """Tasks that one worker runs at once."""
 
     beat: float = Field(default=1.0, gt=0)
+    """How often a worker shows that it lives."""
+
     lease: float = Field(default=15.0, gt=0)
     """How long a lease outlasts the last beat."""
 
@@ -74,7 +80,10 @@ class Configuration(BaseModel):
     """How long a blocking send waits before it answers with the task as it is."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is logged."""
+
     log_style: Literal["console", "json"] | None = None
+    """Readable lines or one JSON object a line; readable on a terminal when not given."""
 
     @model_validator(mode="after")
     def _a_lease_outlasts_beats(self) -> Configuration:

@@ -9,7 +9,7 @@ import pytest
 from outlast.testing.fleet import Fleet, until
 from tests.cases.conftest import Town
 from tests.chaos.caller import Caller, fold, history_of, seen, state_of, texts_of
-from tests.chaos.fleets import NEVER, ONCE, Counts, CounterSink
+from tests.chaos.fleets import NEVER, ONCE, CounterSink, Counts
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-
 from outlast.model.ids import Millis, Seq, TaskId
 from outlast.testing.fleet import Fleet, until
 from tests.cases.conftest import Town

@@ -25,7 +25,7 @@ SETTLED_S = 5.0
 """What recovery may take beside the lease."""
 
 ROLLS = 3
-IN_FLIGHT = 250
+IN_FLIGHT = 100
 BURST = 60
 
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from outlast.testing.fleet import Fleet
-from tests.chaos.caller import Caller, Json, Refusal, message, state_of
 from tests.cases.conftest import Town
+from tests.chaos.caller import Caller, Json, Refusal, message, state_of
 
 UNSUPPORTED = -32004
 TERMINAL_BY = {"COMPLETED": "say x", "FAILED": "raise", "REJECTED": "reject", "CANCELED": "wait 60"}

@@ -196,12 +196,17 @@ class Run:
         after: int = HOUR,
         on_deadline: OnDeadline = OnDeadline.FAIL,
         state: State = State.INPUT_REQUIRED,
+        remind: int | None = None,
     ) -> Seq:
         """Ask, and give up the lease. Returns the id of the pause."""
         committed = await self.commit(
             asked(key=key, on_deadline=on_deadline, state=state),
             ledger=[intent(key, LedgerKind.ANSWER)],
-            ending=Pause(state=state, deadline=DueBy(after=Millis(after))),
+            ending=Pause(
+                state=state,
+                deadline=DueBy(after=Millis(after)),
+                remind=None if remind is None else DueBy(after=Millis(remind)),
+            ),
         )
         return committed.last_seq
 
@@ -349,6 +354,7 @@ class Store:
         after: int = HOUR,
         on_deadline: OnDeadline = OnDeadline.FAIL,
         state: State = State.INPUT_REQUIRED,
+        remind: int | None = None,
         commits: bool = False,
         **task: Any,
     ) -> Paused:
@@ -356,7 +362,7 @@ class Store:
         run = await self.claimed(name, **task)
         if commits:
             await run.commit(move=moved())
-        pause_id = await run.pause(after=after, on_deadline=on_deadline, state=state)
+        pause_id = await run.pause(after=after, on_deadline=on_deadline, state=state, remind=remind)
         return Paused(run.task_id, run.ledger_id, pause_id, "1:ask")
 
     async def task_that_is(self, condition: str, **task: Any) -> TaskId:

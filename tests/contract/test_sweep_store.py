@@ -11,7 +11,6 @@ from outlast.model.commit import Event, EventKind, Lost, Move, Pause, Release, W
 from outlast.model.errors import UnsupportedOperation
 from outlast.model.ids import Millis, StepName, Visit, WorkerId
 from outlast.model.lease import Death, Vitals
-from outlast.model.ledger import LedgerKind
 from outlast.model.pause import DueBy, OnDeadline
 from outlast.model.task import State
 from outlast.store.protocols import TakenOver
@@ -19,10 +18,8 @@ from tests.contract.stores import (
     DAY,
     HOUR,
     SCOPE,
-    Paused,
     Run,
     Store,
-    asked,
     database_at,
     intent,
     moved,
@@ -528,57 +525,71 @@ class TestEndOverduePauses:
 
 
 class TestRemindOfPauses:
-    async def remindable(self, store: Store) -> Paused:
-        run = await store.claimed("w1")
-        committed = await run.commit(
-            asked(),
-            ledger=[intent("1:ask", LedgerKind.ANSWER)],
-            ending=Pause(
-                state=State.INPUT_REQUIRED,
-                deadline=DueBy(after=Millis(4 * HOUR)),
-                remind=DueBy(after=Millis(HOUR)),
-            ),
-        )
-        return Paused(run.task_id, run.ledger_id, committed.last_seq, "1:ask")
-
     async def test_says_the_question_again_once(self, store: Store) -> None:
         """Say the questions again whose reminder has come, each once: the question's status as a
         new event."""
-        paused = await self.remindable(store)
-        assert await store.sweeping.remind_of_pauses() == []
-        await store.later(2 * HOUR)
-        question = await store.log.event(paused.task_id, paused.pause_id)
-        assert question is not None
+        paused = await store.paused(after=3 * HOUR, remind=HOUR)
+        await store.later(HOUR - 60_000)
+        async with store.unchanged():
+            assert await store.sweeping.remind_of_pauses() == []
+        await store.later(60_000)
         assert await store.sweeping.remind_of_pauses() == [paused.task_id]
-        reminder = await store.last_event(paused.task_id)
-        assert reminder.seq == paused.pause_id + 1
-        assert reminder.body == {k: v for k, v in question.body.items() if k != "ask"}
-        assert not reminder.is_message
+        question, reminder = (await store.events(paused.task_id))[1:]
+        assert (reminder.kind, reminder.is_message) == (EventKind.STATUS, False)
+        assert reminder.body["state"] == "input-required"
+        assert reminder.body["message"] == question.body["message"]
         async with store.unchanged():
             assert await store.sweeping.remind_of_pauses() == []
 
-    async def test_the_pause_stays(self, store: Store) -> None:
+    async def test_keeps_the_pause_as_it_is(self, store: Store) -> None:
         """The pause, its id and its deadline stay."""
-        paused = await self.remindable(store)
+        paused = await store.paused(after=3 * HOUR, remind=HOUR, on_deadline=OnDeadline.RESUME)
         before = await store.task(paused.task_id)
         await store.later(2 * HOUR)
         await store.sweeping.remind_of_pauses()
-        task = await store.task(paused.task_id)
-        assert (task.state, task.pause_id, task.pause_deadline_at, task.status) == (
-            before.state,
-            paused.pause_id,
+        after = await store.task(paused.task_id)
+        assert (after.state, after.status) == (before.state, before.status)
+        assert (after.pause_id, after.pause_deadline_at) == (
+            before.pause_id,
             before.pause_deadline_at,
-            before.status,
         )
-        assert not (await store.answer(paused)).is_repeat
-
-    async def test_an_answered_pause_is_left_alone(self, store: Store) -> None:
-        """A pause that was answered meanwhile is left alone."""
-        paused = await self.remindable(store)
-        await store.later(2 * HOUR)
+        assert (after.fence, after.generation) == (before.fence, before.generation + 1)
         await store.answer(paused)
-        async with store.unchanged():
-            assert await store.sweeping.remind_of_pauses() == []
+        assert (await store.last_event(paused.task_id)).body["answers"] == paused.pause_id
+
+    async def test_does_not_keep_the_deadline_from_ending_it(self, store: Store) -> None:
+        """The pause, its id and its deadline stay."""
+        paused = await store.paused(after=2 * HOUR, remind=HOUR, on_deadline=OnDeadline.RESUME)
+        await store.later(HOUR)
+        await store.sweeping.remind_of_pauses()
+        await store.later(HOUR)
+        assert await store.sweeping.end_overdue_pauses() == [paused.task_id]
+        assert (await store.task(paused.task_id)).state is State.WORKING
+
+    async def test_leaves_alone_a_pause_that_was_answered_meanwhile(self, store: Store) -> None:
+        """A pause that was answered meanwhile is left alone."""
+        paused = await store.paused(after=3 * HOUR, remind=HOUR)
+        await store.later(2 * HOUR)
+        sweeping, others = store.interrupted()
+        others.before_next_transaction(lambda: store.answer(paused))
+        assert await sweeping.sweeping.remind_of_pauses() == []
+        assert (await store.last_event(paused.task_id)).kind is EventKind.MESSAGE
+
+    async def test_two_at_once_say_it_once(self, store: Store) -> None:
+        """Each is harmless when two run at once, and bounded by `limit`."""
+        paused = await store.paused(after=3 * HOUR, remind=HOUR)
+        await store.later(2 * HOUR)
+        sweeping, others = store.interrupted()
+        others.before_next_transaction(store.sweeping.remind_of_pauses)
+        assert await sweeping.sweeping.remind_of_pauses() == []
+        assert (await store.task(paused.task_id)).generation == 3
+
+    async def test_is_bounded(self, store: Store) -> None:
+        """Each is harmless when two run at once, and bounded by `limit`."""
+        for n in range(3):
+            await store.paused(f"w{n}", workflow=f"w{n}", after=3 * HOUR, remind=HOUR)
+        await store.later(2 * HOUR)
+        assert [len(await store.sweeping.remind_of_pauses(limit=2)) for _ in range(3)] == [2, 1, 0]
 
 
 class TestEndOverdueLives:

@@ -16,12 +16,14 @@ import pytest
 
 from outlast.model.errors import SchemaMismatch, StoreUnavailable
 from outlast.model.ids import WorkerId
+from outlast.store import commits
 from outlast.store.admin import SCHEMA_VERSION, Admin
 from outlast.store.database import PARAMETER, Dialect, Query, Rows, Script, Statement, catalog
 from outlast.store.postgres import PostgresDatabase
+from outlast.store.protocols import Settings
 from outlast.store.sqlite import SqliteDatabase
 from outlast.store.work import Work
-from tests.contract.stores import TABLES, database_at
+from tests.contract.stores import TABLES, Store, chunk, database_at, intent
 
 ROOT = Path(__file__).parents[2]
 AnyDatabase = SqliteDatabase | PostgresDatabase
@@ -438,3 +440,29 @@ async def test_a_hot_query_uses_its_index(filled: str, name: str) -> None:
     scanned = {node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"}
     assert indexes >= PLANS[name]
     assert not scanned & {"tasks", "task_events", "task_ledger", "task_runs"}
+
+
+async def test_chunks_and_beats_touch_no_indexed_column(postgres_dsn: str) -> None:
+    """So that PostgreSQL updates the row in its page and writes no index (HOT)."""
+    database = database_at(postgres_dsn)
+    await database.open()
+    await Admin(database).migrate()
+    store = Store(postgres_dsn, database, Settings())
+    leased = await store.claimed()
+    queries = catalog("postgres")
+    columns = commits._columns(leased.write(chunk(), ledger=[intent()]), Settings())
+    counted = """
+        select pg_stat_get_xact_tuples_updated('tasks'::regclass) as tasks,
+               pg_stat_get_xact_tuples_hot_updated('tasks'::regclass) as tasks_hot,
+               pg_stat_get_xact_tuples_updated('workers'::regclass) as workers,
+               pg_stat_get_xact_tuples_hot_updated('workers'::regclass) as workers_hot
+    """
+
+    def script() -> Script[Rows]:
+        yield queries("tasks_commit", **columns)
+        yield queries("workers_beat", worker_id="w1", presence=None)
+        return (yield Statement(Query(name="test_own", promise="", text=counted), {}))
+
+    (row,) = await database.transact(script)
+    await database.close()
+    assert row == {"tasks": 1, "tasks_hot": 1, "workers": 1, "workers_hot": 1}

@@ -49,7 +49,7 @@ from tests.statemachine.world import Crew
 
 T = TypeVar("T")
 
-MOST_OPEN, MOST_TASKS, MOST_WORKERS = 3, 6, 6
+MOST_OPEN, MOST_TASKS, MOST_WORKERS = 3, 6, 9
 HALF = HOUR // 2
 
 pick = st.integers(0, 11)
@@ -115,10 +115,14 @@ class StoreMachine(RuleBasedStateMachine):
     def create(self, version: int, manner: str, steps: int) -> None:
         self._send(self._new(version), manner, steps)
 
-    @rule(which=pick, other=st.booleans(), manner=manner, steps=pick)
-    def create_under_a_used_key(self, which: int, other: bool, manner: str, steps: int) -> None:
+    @rule(which=pick, other=st.booleans(), does=rarely, manner=manner, steps=pick)
+    def create_under_a_used_key(
+        self, which: int, other: bool, does: bool, manner: str, steps: int
+    ) -> None:
         """Another gateway got the same message again, and would give it another task; or another
         message came under the same key."""
+        if not does:
+            return
         new = new_task(
             self._word("t"),
             key=_at(self.sends, which),
@@ -145,12 +149,12 @@ class StoreMachine(RuleBasedStateMachine):
             )
         )
 
+    @precondition(lambda self: self._asked())
     @rule(which=pick, asked=pick, manner=manner, steps=pick)
     def answer(self, which: int, asked: int, manner: str, steps: int) -> None:
         """Mostly the question that is open; now and then one that is over: an old view has it."""
-        task_id, job = _at(list(self.play.world.jobs.items()), which)
-        if not job.asks:
-            return
+        task_id = _at(self._asked(), which)
+        job = self.play.world.jobs[task_id]
         is_open = job.pause is not None and asked < 9
         pause_id = job.pause if is_open else _at(list(job.asks), asked)
         assert pause_id is not None
@@ -159,6 +163,12 @@ class StoreMachine(RuleBasedStateMachine):
         verb = verbs.Answer(answer, lambda result: self._hear_sent(result, word))
         self.answers.append(verb)
         self._send(verb, manner, steps)
+
+    def _asked(self) -> list[str]:
+        """Tasks that have asked something; those that wait for an answer, if there are any."""
+        asked = [task_id for task_id, job in self.play.world.jobs.items() if job.asks]
+        waiting = [task_id for task_id in asked if self.play.world.jobs[task_id].pause is not None]
+        return waiting or asked
 
     @precondition(lambda self: self.answers)
     @rule(which=pick, manner=manner, steps=pick)
@@ -453,6 +463,32 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def sweep(self, kind: Callable[[], Verb], manner: str, steps: int) -> None:
         self._send(kind(), manner, steps)
+
+    @precondition(lambda self: any(job.pause for job in self.play.world.jobs.values()))
+    @rule(which=pick, meets=st.booleans(), manner=manner, steps=pick)
+    def let_a_deadline_pass(self, which: int, meets: bool, manner: str, steps: int) -> None:
+        """The clock moves past a question's deadline, and a sweep comes; an answer may be there
+        already, or under way."""
+        if meets:
+            self.answer(which, 0, "begun", steps)
+        jobs = [job for job in self.play.world.jobs.values() if job.deadline is not None]
+        if jobs:
+            left = _at(jobs, which).deadline - self.play.world.now  # type: ignore[operator]
+            self.pass_time(max(-(-left // HOUR), 0), 0)
+        self._send(verbs.EndPauses(), manner, steps)
+
+    @precondition(lambda self: any(self.play.world.leased()))
+    @rule(which=pick, manner=manner, steps=pick)
+    def crash(self, which: int, manner: str, steps: int) -> None:
+        """A worker dies over one of its tasks, and another one takes it on."""
+        world = self.play.world
+        _, job = _at(list(world.leased()), which)
+        owner = WorkerId(job.owner or "")
+        beat = world.crews[owner].beat
+        self._send(verbs.TakeOver(Death(worker_id=owner, beat=beat, early=True)), manner, steps)
+        if job.ready is not None and job.ready > world.now:
+            self.pass_time(1 + (job.ready - world.now) // HOUR, 0)
+        self._find_work(which)
 
     @precondition(lambda self: any(job.held for job in self.play.world.jobs.values()))
     @rule(which=pick, manner=manner, steps=pick)

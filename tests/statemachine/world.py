@@ -216,8 +216,8 @@ class World:
         if (job.fence, job.write_no) == (write.fence, write.write_no):
             return Marked() if job.marked and is_stopped_by_mark(write) else None
         if (applied := job.applied.get((write.fence, write.write_no))) is not None:
-            assert applied is write, "other content under the same numbers"
-            left_trace = bool(write.events) or write.ending is not None
+            # By its numbers: a write that a mark stopped may have given way to another.
+            left_trace = bool(applied.events) or applied.ending is not None
             if job.fence == write.fence or left_trace:
                 return Committed(last_seq=Seq(job.seq), marked=job.marked)
         return Lost()

@@ -143,7 +143,9 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, str]
     """What mypy says, by file and line."""
     folder = tmp_path_factory.mktemp("author")
     shutil.copy(HERE / "first_screen.py", folder / "first_screen.py")
-    (folder / "readme.py").write_text("\n".join(python_blocks(ROOT / "README.md")))
+    blocks = python_blocks(ROOT / "README.md")
+    assert blocks
+    (folder / "readme.py").write_text("\n".join(blocks))
     (folder / "types_.py").write_text(TYPES)
     (folder / "mistakes.py").write_text(MISTAKES)
     names = sorted(path.name for path in folder.iterdir())
@@ -167,7 +169,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, str]
 
 
 def python_blocks(path: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```python[^\n]*\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("name", ["readme.py", "first_screen.py", "types_.py"])

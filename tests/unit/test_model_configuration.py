@@ -13,6 +13,7 @@ BAD: dict[str, list[str]] = {
     "database_pool": ["0", "201", "many", "1.5"],
     "database_pooler": ["perhaps"],
     "database_timeout": ["0", "-1", "soon"],
+    "open_to_all": ["perhaps"],
     "port": ["-1", "65536", "http"],
     "concurrency": ["0", "all"],
     "beat": ["0", "-1", "fast"],

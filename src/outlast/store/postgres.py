@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import os
 import random
 import re
@@ -121,7 +122,12 @@ class PostgresDatabase:
 
     async def _configure(self, connection: Connection) -> None:
         if not self._pooler:
-            await connection.execute("set idle_in_transaction_session_timeout = '15s'")
+            # Its caller has given up by then; when the network has eaten the farewell, the server
+            # must let go of the row locks by itself, for a take-over waits for them.
+            await connection.execute(
+                "select set_config('idle_in_transaction_session_timeout', %s, false)",
+                (str(math.ceil(self._timeout * 1000)),),
+            )
         await self._show_presence(connection)
 
     # --- scripts ----------------------------------------------------------------------------

@@ -73,6 +73,7 @@ class Facts(Generic[C, R]):
 
     @property
     def task_id(self) -> TaskId:
+        """The id of the task."""
         return self._run.lease.task_id
 
     @property

@@ -1,0 +1,462 @@
+"""The failure table (DESIGN.md §9), row by row, with real processes.
+
+What a case of `tests/cases` shows already is not here again:
+
+    worker frozen past its lease            case 069
+    network cut between worker and database case 072, and below for an effect under way
+    clock jump                              case 071
+    deploy with a renamed step; a step list changed under its old number   case 076
+    cancel racing the last commit           case 047
+    two answers at once                     case 080
+    poison task among healthy ones          case 066
+
+The webhook that is down for a day, the failover and the restore from a backup come with the issues
+that bring those parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psycopg
+import pytest
+
+from outlast.model.ids import Millis, Seq, TaskId
+from outlast.testing.fleet import Child, Fleet, until
+from outlast.testing.postgres_server import PostgresServer
+from outlast.testing.proxy import Proxy
+from tests.chaos.caller import (
+    Caller,
+    Json,
+    Refusal,
+    fold,
+    history_of,
+    pause_of,
+    seen,
+    state_of,
+    texts_of,
+)
+from tests.chaos.fleets import AGENT, ONCE, CounterSink, Counts, cut_off, lawful
+
+LONG_STEPS = 200
+TERMINATIONS = 50
+A_DAY = Millis(86_400_000)
+RACES = 10
+
+
+# --- connections and gateways ---------------------------------------------------------------------
+
+
+async def test_connection_cut_mid_stream(fleet: Fleet) -> None:
+    gateway, _ = await asyncio.gather(fleet.gateway(), fleet.worker())
+    port = urlsplit(gateway.url).port
+    assert port is not None
+    async with Proxy("127.0.0.1", port) as proxy, Caller(gateway.url) as caller:
+        shown: list[Json] = []
+        with pytest.raises(httpx.TransportError):
+            async with Caller(proxy.url(gateway.url)) as unlucky:
+                async with unlucky.stream("emit 30 every 20ms") as events:
+                    shown.append(await anext(events))
+                    proxy.cut_after(1000)
+                    async for event in events:
+                        shown.append(event)
+        async with caller.subscribe(shown[0]["task"]) as events:
+            rest = [event async for event in events]
+        assert state_of(rest[-1]) == "COMPLETED"
+        assert texts_of(fold(rest)) == {"chunks": "".join(f"{n}\n" for n in range(1, 31))}
+        assert seen(fold(rest)) == seen(await caller.get(fold(rest)))
+
+
+async def test_gateway_killed(fleet: Fleet) -> None:
+    ours, theirs, _ = await asyncio.gather(fleet.gateway(), fleet.gateway(), fleet.worker())
+    async with Caller(ours.url) as caller, Caller(theirs.url) as other:
+        with pytest.raises(httpx.TransportError):
+            async with caller.stream("emit 30 every 20ms") as events:
+                task = (await anext(events))["task"]
+                await anext(events)
+                ours.kill()
+                async for _ in events:
+                    pass
+        async with other.subscribe(task) as events:
+            rest = [event async for event in events]
+        assert texts_of(fold(rest)) == {"chunks": "".join(f"{n}\n" for n in range(1, 31))}
+    assert await outcomes(fleet, task) == ["completed"]
+
+
+# --- commits ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("point", "counts"),
+    [
+        pytest.param("after:effect#1", Counts(calls=2, effects=1), id="before"),
+        pytest.param("after:task_ledger_settle#1", Counts(calls=2, effects=1), id="inside"),
+        pytest.param("after:commit:task_ledger_settle#1", ONCE, id="after"),
+    ],
+)
+async def test_worker_killed_at_a_commit(
+    fleet: Fleet, sink: CounterSink, point: str, counts: Counts
+) -> None:
+    """Before, inside and after the commit of an effect's result: what was committed survives, and
+    what was not is done again, under the same key."""
+    key = sink.key()
+    gateway = await fleet.gateway()
+    async with Caller(gateway.url) as caller:
+        task = await caller.send(f"say a; effect {key}; say b", wait=False)
+        victim = fleet.start_role("worker", fault=(point,))
+        assert await victim.ended() == -9
+        await fleet.worker()
+        await until(lambda: has_state(caller, task, "COMPLETED"))
+    assert await sink.counts(key) == counts
+    assert await outcomes(fleet, task) == ["lost", "completed"]
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("after:commit:task_ledger_settle#1", id="effect result"),
+        pytest.param("after:commit:task_ledger_intend#1", id="intent"),
+        pytest.param("after:commit:task_events_append#2", id="events"),
+        pytest.param("after:commit:task_runs_end#1", id="end"),
+    ],
+)
+async def test_reply_to_a_commit_lost(fleet: Fleet, sink: CounterSink, point: str) -> None:
+    """The commit has happened and nobody says so: it is repeated, and counts once."""
+    key = sink.key()
+    gateway = await fleet.gateway()
+    async with Caller(gateway.url) as caller:
+        task = await caller.send(f"say a; effect {key}; emit 2; ask", wait=False)
+        await fleet.worker(fault=("--lose", point))
+        await until(lambda: has_state(caller, task, "INPUT_REQUIRED"))
+        ended = await caller.send("yes", task=task)
+    assert state_of(ended) == "COMPLETED"
+    assert texts_of(ended) == {"chunks": "1\n2\n"}
+    assert await sink.counts(key) == ONCE
+    assert await outcomes(fleet, task) == ["paused", "completed"]
+
+
+async def test_reply_to_a_claim_lost(fleet: Fleet) -> None:
+    """The lease stands and its worker never hears of it: two beats later it is given back."""
+    gateway = await fleet.gateway()
+    point = {"sqlite": "after:commit:task_runs_open#1", "postgres": "after:tasks_claim#1"}
+    async with Caller(gateway.url) as caller:
+        task = await caller.send("say a", wait=False)
+        worker = await fleet.worker(fault=("--lose", point[kind(fleet)]))
+        await worker.logged("claim.failed")
+        await worker.logged("lease.given_back", task_id=task["id"])
+        await until(lambda: has_state(caller, task, "COMPLETED"))
+    assert await outcomes(fleet, task) == ["released", "completed"]
+
+
+async def test_reply_to_an_answer_lost(fleet: Fleet, sink: CounterSink) -> None:
+    key = sink.key()
+    gateway, _ = await asyncio.gather(
+        fleet.gateway(fault=("--lose", "after:commit:task_ledger_settle#1")), fleet.worker()
+    )
+    async with Caller(gateway.url) as caller:
+        task = await caller.send(f"ask Well?; effect {{answer}}-{key}")
+        task = await caller.send("yes", task=task)
+    assert state_of(task) == "COMPLETED"
+    assert history_of(task)[1:] == ["Well?", "yes"]
+    assert await sink.counts(f"yes-{key}") == ONCE
+
+
+async def test_reply_to_a_send_lost(fleet: Fleet, sink: CounterSink) -> None:
+    key = sink.key()
+    gateway, _ = await asyncio.gather(
+        fleet.gateway(fault=("--lose", "after:commit:task_events_append#1")), fleet.worker()
+    )
+    async with Caller(gateway.url) as caller:
+        assert state_of(await caller.send(f"effect {key}")) == "COMPLETED"
+    assert await sink.counts(key) == ONCE
+    async with fleet.stores() as stores:
+        assert list(await stores.inspect.in_flight("cases")) == [], "there is one task, not two"
+
+
+# --- the database ---------------------------------------------------------------------------------
+
+
+async def test_database_restarted_with_200_long_steps_in_flight(
+    postgres_fleet: Fleet, postgres_server: PostgresServer
+) -> None:
+    """Two workers, each of which could think the other dead: none does, and no step begins anew."""
+    postgres_fleet.settings |= {"lease": 6.0, "concurrency": LONG_STEPS // 2}
+    gateway, *workers = await asyncio.gather(
+        postgres_fleet.gateway(), postgres_fleet.worker(), postgres_fleet.worker()
+    )
+    async with Caller(gateway.url, timeout=60) as caller:
+        tasks = await asyncio.gather(
+            *(caller.send("wait 6", wait=False) for _ in range(LONG_STEPS))
+        )
+        await until(lambda: have_begun(workers, LONG_STEPS))
+        await asyncio.to_thread(postgres_server.restart)
+        await until(lambda: all_have_state(caller, tasks, "COMPLETED"), within=60)
+    assert not any(worker.entries("worker.dead") for worker in workers)
+    for task in tasks:
+        assert await outcomes(postgres_fleet, task) == ["completed"]
+
+
+async def test_beats_backend_terminated_50_times(postgres_fleet: Fleet) -> None:
+    """Each time the presence is free for a moment; nobody takes that for a death."""
+    postgres_fleet.settings |= {"lease": 3.0}
+    gateway, worker = await asyncio.gather(postgres_fleet.gateway(), postgres_fleet.worker())
+    async with Caller(gateway.url) as caller:
+        tasks = [await caller.send("wait 60", wait=False) for _ in range(5)]
+        await until(lambda: have_begun([worker], len(tasks)))
+        watcher = await postgres_fleet.worker()
+        url = str(postgres_fleet.settings["database"])
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as operator:
+            terminated: set[int] = set()
+            while len(terminated) < TERMINATIONS:
+                terminated |= await until(lambda: beats_terminated(operator, terminated))  # noqa: B023
+        assert not watcher.entries("worker.dead")
+        assert not worker.entries("worker.declared_dead")
+        for task in tasks:
+            assert await outcomes(postgres_fleet, task) == [None], "its first run still runs"
+            await caller.cancel(task)
+
+
+async def beats_terminated(
+    operator: psycopg.AsyncConnection[tuple[int]], before: set[int]
+) -> set[int]:
+    """Terminate the sessions that hold a presence and were not terminated before."""
+    cursor = await operator.execute(
+        "select pid from pg_locks where locktype = 'advisory' and granted and database ="
+        " (select oid from pg_database where datname = current_database())"
+    )
+    fresh = {pid for (pid,) in await cursor.fetchall()} - before
+    for pid in fresh:
+        await operator.execute("select pg_terminate_backend(%s)", (pid,))
+    return fresh
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk to fill")
+async def test_disk_full(tmp_path: Path, sink: CounterSink) -> None:
+    """Writes fail while the disk is full, with a reason; when there is room again all goes on."""
+    async with small_disk(tmp_path / "disk") as disk:
+        fleet = Fleet(
+            f"sqlite:///{disk}/outlast.db",
+            tmp_path / "fleet",
+            agent=AGENT,
+            environment={"PROBE_SINK": sink.url},
+            database_timeout=1.0,
+        )
+        key = sink.key()
+        async with lawful(fleet):
+            server = await fleet.serve()
+            async with Caller(server.url) as caller:
+                task = await caller.send(f"effect {key}; wait 1.5; emit 5; say b", wait=False)
+                await until(lambda: sink.is_called(key))
+                ballast = fill(disk)
+                await server.says("the disk under the SQLite file is full")
+                with pytest.raises(Refusal, match="again later"):
+                    await caller.send("say " + "x" * 100_000, wait=False)
+                ballast.unlink()
+                await until(lambda: has_state(caller, task, "COMPLETED"))
+                assert texts_of(await caller.get(task)) == {"chunks": "1\n2\n3\n4\n5\n"}
+                assert state_of(await caller.send("say there is room")) == "COMPLETED"
+        assert await sink.counts(key) == ONCE
+
+
+@asynccontextmanager
+async def small_disk(place: Path) -> AsyncIterator[Path]:
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Write until nothing more fits."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (65536, 4096, 1):
+            try:
+                while True:
+                    file.write(b"\0" * size)
+            except OSError:
+                continue
+    return ballast
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+async def test_answer_a_day_late(fleet: Fleet) -> None:
+    """The question waits for a week: a day later everybody has been restarted."""
+    server = await fleet.serve()
+    async with Caller(server.url) as caller:
+        task = await caller.send("ask Go on? within 7d")
+    server.kill()
+    async with fleet.stores() as stores:
+        await stores.admin.move_clock(A_DAY)
+    server = await fleet.serve()
+    async with Caller(server.url) as caller:
+        assert state_of(await caller.send("yes", task=task)) == "COMPLETED"
+
+
+async def test_answer_racing_the_deadline(fleet: Fleet, sink: CounterSink) -> None:
+    """Either the answer or the deadline: the caller, the task and the effect agree on which."""
+    dice = random.Random(22)
+    gateway, *_ = await asyncio.gather(fleet.gateway(), fleet.worker(), fleet.worker())
+
+    async def race(caller: Caller) -> str | None:
+        key = sink.key()
+        task = await caller.send(f"ask Well? within 0.5; effect {key}")
+        await asyncio.sleep(0.5 + dice.uniform(0.0, 1.2))  # sweeps come every second
+        try:
+            ended = await caller.send("yes", task=task)
+        except Refusal as refusal:
+            assert refusal.reason == "UNSUPPORTED_OPERATION"
+            ended = await caller.get(task)
+            assert state_of(ended) == "FAILED"
+            assert history_of(ended)[1:] == []
+        else:
+            assert state_of(ended) == "COMPLETED"
+            assert history_of(ended)[1:] == ["Well?", "yes"]
+        assert await sink.is_called(key) == (state_of(ended) == "COMPLETED")
+        return state_of(ended)
+
+    async with Caller(gateway.url) as caller:
+        ends = await asyncio.gather(*(race(caller) for _ in range(RACES)))
+    assert set(ends) <= {"COMPLETED", "FAILED"}
+
+
+async def test_answer_to_a_question_that_is_over(fleet: Fleet, sink: CounterSink) -> None:
+    """An answer that names the first question never answers the second."""
+    key = sink.key()
+    server = await fleet.serve()
+    async with Caller(server.url) as caller:
+        first = await caller.send(f"ask First?; ask Second?; effect {{answer}}-{key}")
+        second = await caller.send("one", task=first, pause=pause_of(first))
+        assert state_of(second) == "INPUT_REQUIRED"
+        with pytest.raises(Refusal, match="UNSUPPORTED_OPERATION"):
+            await caller.send("late", task=first, pause=pause_of(first))
+        assert await caller.get(first) == second
+        ended = await caller.send("two", task=second, pause=pause_of(second))
+    assert state_of(ended) == "COMPLETED"
+    assert await sink.counts(f"two-{key}") == ONCE
+
+
+# --- effects --------------------------------------------------------------------------------------
+
+
+async def test_cancel_during_an_effect(fleet: Fleet, sink: CounterSink) -> None:
+    """The task is canceled at once; the call that is under way ends, and its result is kept."""
+    key = sink.key()
+    gateway, worker = await asyncio.gather(fleet.gateway(), fleet.worker())
+    async with Caller(gateway.url) as caller:
+        await sink.meets(action="hang", when="after", seconds=1)
+        task = await caller.send(f"effect {key}; say b", wait=False)
+        await until(lambda: sink.is_called(key))
+        assert state_of(await caller.cancel(task)) == "CANCELED"
+        await worker.logged("run.lease_lost", task_id=task["id"])
+        assert state_of(await caller.get(task)) == "CANCELED"
+    assert await sink.counts(key) == ONCE
+    async with fleet.stores() as stores:
+        row = await stores.inspect.find(TaskId(task["id"]))
+        assert row is not None
+        entry = await stores.work.entry(row.ledger_id, f"effect:effect:{key}")
+        assert entry is not None
+        assert entry.result == "null", "what it brought is in the ledger"
+
+
+async def test_effect_done_and_ledger_write_lost(postgres_fleet: Fleet, sink: CounterSink) -> None:
+    """The network goes while the sink works, and comes back when another worker has done it again
+    under the same key. The first worker's result arrives late and changes nothing."""
+    key = sink.key()
+    gateway = await postgres_fleet.gateway()
+    async with cut_off(postgres_fleet) as (proxy, url), Caller(gateway.url) as caller:
+        lonely = await postgres_fleet.worker(database=url)
+        await sink.meets(action="hang", when="after", seconds=1)
+        task = await caller.send(f"effect {key}; say b", wait=False)
+        await until(lambda: sink.is_called(key))
+        proxy.blackhole()
+        await postgres_fleet.worker()
+        await until(lambda: has_state(caller, task, "COMPLETED"))
+        ended = await caller.get(task)
+
+        proxy.heal()
+        await lonely.logged("run.lease_lost", task_id=task["id"])
+        await lonely.logged("worker.registered", times=2)
+        assert await caller.get(task) == ended
+    assert await sink.counts(key) == Counts(calls=2, effects=1)
+    assert await outcomes(postgres_fleet, task) == ["lost", "completed"]
+
+
+# --- tasks that cannot be written -----------------------------------------------------------------
+
+
+async def test_poisoned_row_in_a_batch(fleet: Fleet) -> None:
+    """What one task wants written is refused by the database; those beside it notice nothing."""
+    gateway, worker = await asyncio.gather(fleet.gateway(), fleet.worker())
+    async with Caller(gateway.url) as caller:
+        healthy = [caller.send("say a; emit 3; say b") for _ in range(20)]
+        poison = await caller.send("poison", workflow="scenes", wait=False)
+        for task in await asyncio.gather(*healthy):
+            assert state_of(task) == "COMPLETED"
+        await is_held(fleet, worker, poison, because="NUL")
+
+
+async def test_checkpoint_too_large(fleet: Fleet) -> None:
+    """The author is told, the task is held at its last commit, and others go on."""
+    gateway, worker = await asyncio.gather(fleet.gateway(), fleet.worker())
+    async with Caller(gateway.url) as caller:
+        large = await caller.send("grow", workflow="scenes", wait=False)
+        await is_held(fleet, worker, large, because="checkpoint")
+        assert state_of(await caller.get(large)) == "WORKING"
+        assert state_of(await caller.send("say others go on")) == "COMPLETED"
+        async with fleet.stores() as stores:
+            checkpoint = await stores.inspect.checkpoint(TaskId(large["id"]))
+            assert checkpoint is not None
+            assert len(checkpoint) < 1000
+            log = await stores.log.events_since(TaskId(large["id"]), Seq(0))
+            assert "small" in str(log[-1].body)
+
+
+async def is_held(fleet: Fleet, worker: Child, task: Json, *, because: str) -> None:
+    async with fleet.stores() as stores:
+
+        async def held() -> list[str]:
+            rows = await stores.inspect.held("cases")
+            return [row.held_reason or "" for row in rows if row.task_id == task["id"]]
+
+        (reason,) = await until(held)
+        assert because in reason
+    assert len(worker.entries("run.began", task_id=task["id"])) == 1
+
+
+# --- looking --------------------------------------------------------------------------------------
+
+
+def kind(fleet: Fleet) -> str:
+    return "sqlite" if str(fleet.settings["database"]).startswith("sqlite") else "postgres"
+
+
+async def has_state(caller: Caller, task: Json, state: str) -> bool:
+    return state_of(await caller.get(task)) == state
+
+
+async def all_have_state(caller: Caller, tasks: list[Json], state: str) -> bool:
+    found = await asyncio.gather(*map(caller.get, tasks))
+    return {state_of(task) for task in found} == {state}
+
+
+async def have_begun(workers: list[Child], count: int) -> bool:
+    return sum(len(worker.entries("run.began")) for worker in workers) >= count
+
+
+async def outcomes(fleet: Fleet, task: Json) -> list[str | None]:
+    """How each run of the task ended."""
+    async with fleet.stores() as stores:
+        return [run["outcome"] for run in await stores.inspect.runs(TaskId(task["id"]))]
