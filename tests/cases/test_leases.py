@@ -14,7 +14,7 @@ from tests.cases.patches import CLOCK
 from tests.chaos.caller import Caller, Json, state_of
 from tests.chaos.fleets import NEVER, ONCE, CounterSink, cut_off
 
-LEASE_S = 0.8
+LEASE_S = 1.2
 
 
 async def test_case_045_slow_task_is_not_failed(town: Town, one: Caller) -> None:
@@ -44,7 +44,7 @@ async def test_case_067_step_longer_than_the_lease_runs_once(
 async def test_case_068_blocking_code_does_not_starve_the_beat(fleet: Fleet) -> None:
     """The loop, the default executor and the interpreter's lock, each blocked for three leases in
     a process of its own. Half a lease at a time is what the lock may be held in one go."""
-    fleet.settings["lease"] = 1.2
+    fleet.settings["lease"] = LEASE_S
     gateway, *_ = await asyncio.gather(
         fleet.gateway(), *(fleet.worker(concurrency=1) for _ in range(4))
     )

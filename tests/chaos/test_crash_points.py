@@ -26,7 +26,7 @@ from tests.chaos.reviews import AGENT, Directory, Outcome, see_through, start_di
 AT_LEAST = 200
 CHOSEN = 40
 AT_ONCE = 2
-LEASE_S = 0.8
+LEASE_S = 1.0
 
 
 @pytest.mark.crash_points

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from outlast.model.commit import (
     Backoff,
@@ -24,14 +24,14 @@ from outlast.model.commit import (
     Wait,
     Write,
 )
-from outlast.model.ids import Fence, Millis, TaskId, WorkerId, WriteNo
+from outlast.model.ids import Fence, LedgerId, Millis, TaskId, WorkerId, WriteNo
 from outlast.model.lease import Death, Lease
 from outlast.model.ledger import Clear, Intent, Kept, LedgerKind, LedgerWrite, Result
 from outlast.model.pause import Ask, DueBy, OnDeadline
 from outlast.model.task import Scope, State
 from outlast.testing.scripted import WouldWait
 from tests.statemachine import verbs
-from tests.statemachine.play import Play, Verb
+from tests.statemachine.play import Attempt, Play, Verb
 from tests.statemachine.stage import (
     HOOKED,
     HOUR,
@@ -45,25 +45,88 @@ from tests.statemachine.stage import (
     said,
     write,
 )
-from tests.statemachine.world import Crew
+from tests.statemachine.world import Crew, Job
 
 T = TypeVar("T")
 
-MOST_OPEN, MOST_TASKS, MOST_WORKERS = 3, 6, 9
+MOST_OPEN, MOST_TASKS, MOST_WORKERS = 3, 8, 10
 HALF = HOUR // 2
 
-pick = st.integers(0, 11)
-rarely = st.integers(0, 3).map(lambda number: number == 3)
-manner = st.sampled_from([*["done"] * 6, "begun", "begun", "unheard", "dropped", "late"])
+COMMON = {
+    "create": 2,
+    "create_under_a_used_key": 1,
+    "answer": 3,
+    "answer_once_more": 1,
+    "cancel": 1,
+    "hire": 1,
+    "claim": 4,
+    "commit": 8,
+    "call_outside": 4,
+    "pause": 3,
+    "wait": 1,
+    "back_off": 1,
+    "hold": 1,
+    "give_back": 1,
+    "finish": 1,
+    "settle": 1,
+    "resolve": 1,
+    "unhold": 1,
+    "beat": 2,
+    "release": 1,
+    "sign_off": 1,
+    "take_over": 2,
+    "free_orphans": 2,
+    "end_pauses": 1,
+    "end_lives": 1,
+    "excuse": 1,
+    "let_a_deadline_pass": 1,
+    "pass_time": 1,
+    "step": 4,
+    "arrive": 3,
+    "lose_connection": 1,
+    "try_again": 3,
+}
+MOODS: Mapping[str, Mapping[str, int]] = {
+    "busy": COMMON,
+    "talkative": COMMON | {"pause": 12, "answer": 10, "answer_once_more": 4, "end_pauses": 3}
+    | {"let_a_deadline_pass": 5, "take_over": 1, "cancel": 2},
+    "deadly": COMMON | {"crash": 10, "take_over": 6, "release": 4, "beat": 5, "sign_off": 3}
+    | {"claim": 8, "free_orphans": 5, "hire": 3},
+    "impatient": COMMON | {"cancel": 8, "end_lives": 4, "pass_time": 4, "hold": 4, "unhold": 4}
+    | {"wait": 3, "pause": 6},
+    "outside": COMMON | {"call_outside": 16, "settle": 6, "resolve": 6, "take_over": 4},
+}  # fmt: skip
+"""What happens how often in an example: each one has its mood."""
+
+WAYS = [*["done"] * 7, "begun", "begun", "unheard", "dropped", "late"]
 """How a call goes: to its end; only begun; its reply or the whole call is lost; or the caller has
 given up and tries again while it is still on its way."""
 
-content = st.lists(
-    st.sampled_from(["say", "chunk", "keep", "move", "intent", "result", "memo", "clear"]),
-    max_size=3,
-)
-ending = st.sampled_from(
-    ["pause", "pause", "pause", "wait", "backoff", "hold", "release", "finish"]
+_CONTENT = ["say", "chunk", "keep", "move", "intent", "result", "memo", "clear"]
+
+
+@dataclass(frozen=True)
+class Lot:
+    """What chance says about one action: numbers that choose among what there is."""
+
+    which: int
+    other: int
+    way: str
+    steps: int
+    content: Sequence[str] = ()
+
+    @property
+    def is_even(self) -> bool:
+        return self.other % 2 == 0
+
+
+lots = st.builds(
+    Lot,
+    which=st.integers(0, 11),
+    other=st.integers(0, 11),
+    way=st.sampled_from(WAYS),
+    steps=st.integers(0, 4),
+    content=st.lists(st.sampled_from(_CONTENT), max_size=3),
 )
 
 
@@ -92,49 +155,93 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.play = Play(self.stage)
+        self.world = self.play.world
+        self.actions: list[str] = []
         self.runs: list[Run] = []
         self.sends: list[str] = []
         self.answers: list[verbs.Answer] = []
         self.calls: list[tuple[str, str, Fence, WriteNo]] = []
         self.serial = 0
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(mood=st.sampled_from(sorted(MOODS)))
+    def begin(self, mood: str) -> None:
         """Two workers; a plain task that runs, and one with hooks that has its first checkpoint."""
+        self.actions = [name for name, weight in MOODS[mood].items() for _ in range(weight)]
         for version in (PLAIN, HOOKED):
             self._hire()
             self.play.send(self._new(version))
             self._claim(version)
         run = self.runs[-1]
-        self.play.send(self._commit_of([run], [self._draft(run, ["keep"], None, 0)]))
+        lot = Lot(0, 0, "done", 0, ["keep"])
+        self.play.send(self._commit_of([run], [self._draft(run, None, lot)]))
+
+    @rule(number=st.integers(0, 2**16), lot=lots)
+    def act(self, number: int, lot: Lot) -> None:
+        """One action; where there is nothing for it to act on, somebody works."""
+        action = getattr(self, f"act_{_at(self.actions, number)}")
+        if action(lot) is False:
+            self.act_commit(lot)
+
+    @invariant()
+    def laws(self) -> None:
+        self.play.check()
+
+    def teardown(self) -> None:
+        try:
+            if sys.exc_info()[0] is None:
+                self.play.end()
+        finally:
+            self.stage.database.abandon_all()
 
     # --- callers ------------------------------------------------------------------------------
 
-    @precondition(lambda self: self._may_create())
-    @rule(version=st.sampled_from([PLAIN, HOOKED]), manner=manner, steps=pick)
-    def create(self, version: int, manner: str, steps: int) -> None:
-        self._send(self._new(version), manner, steps)
+    def act_create(self, lot: Lot) -> bool:
+        if not self._may_create():
+            return False
+        return self._send(self._new(PLAIN if lot.is_even else HOOKED), lot)
 
-    @rule(which=pick, other=st.booleans(), does=rarely, manner=manner, steps=pick)
-    def create_under_a_used_key(
-        self, which: int, other: bool, does: bool, manner: str, steps: int
-    ) -> None:
+    def act_create_under_a_used_key(self, lot: Lot) -> bool:
         """Another gateway got the same message again, and would give it another task; or another
         message came under the same key."""
-        if not does:
-            return
         new = new_task(
             self._word("t"),
-            key=_at(self.sends, which),
-            digest="other" if other else "d",
+            key=_at(self.sends, lot.which),
+            digest="d" if lot.is_even else "other",
             priority=self.serial + 100,
         )
-        self._send(verbs.Create(new), manner, steps)
+        return self._send(verbs.Create(new), lot)
+
+    def act_answer(self, lot: Lot) -> bool:
+        """Mostly the question that is open; now and then one that is over: an old view has it."""
+        asked = self._jobs(lambda job: job.pause is not None)
+        if not asked and lot.other > 7:
+            asked = self._jobs(lambda job: bool(job.asks))
+        if not asked:
+            return False
+        task_id, job = _at(asked, lot.which)
+        is_open = job.pause is not None and lot.other < 9
+        pause_id = job.pause if is_open else _at(list(job.asks), lot.other)
+        assert pause_id is not None
+        word = self._word("answer")
+        answer = answer_to(TaskId(task_id), pause_id, word, key=job.asks[pause_id].ledger_key)
+        verb = verbs.Answer(answer, lambda result: self._hear_sent(result, word))
+        self.answers.append(verb)
+        return self._send(verb, lot)
+
+    def act_answer_once_more(self, lot: Lot) -> bool:
+        return bool(self.answers) and self._send(_at(self.answers, lot.which), lot)
+
+    def act_cancel(self, lot: Lot) -> bool:
+        """Now and then by somebody whose task it is not."""
+        stranger = Scope(agent=SCOPE.agent, tenant=SCOPE.tenant, owner="eve")
+        by = stranger if lot.other == 11 else SCOPE
+        return self._send(verbs.Cancel(by, self._task(lot)), lot)
 
     def _may_create(self) -> bool:
-        jobs = self.play.world.jobs.values()
-        open_ones = [job for job in jobs if not job.is_over]
-        return len(open_ones) < MOST_OPEN and len(jobs) < MOST_TASKS
+        return (
+            len(self._jobs(lambda job: not job.is_over)) < MOST_OPEN
+            and len(self.world.jobs) < MOST_TASKS
+        )
 
     def _new(self, version: int) -> verbs.Create:
         number = len(self.sends) + 1
@@ -149,158 +256,155 @@ class StoreMachine(RuleBasedStateMachine):
             )
         )
 
-    @precondition(lambda self: self._asked())
-    @rule(which=pick, asked=pick, manner=manner, steps=pick)
-    def answer(self, which: int, asked: int, manner: str, steps: int) -> None:
-        """Mostly the question that is open; now and then one that is over: an old view has it."""
-        task_id = _at(self._asked(), which)
-        job = self.play.world.jobs[task_id]
-        is_open = job.pause is not None and asked < 9
-        pause_id = job.pause if is_open else _at(list(job.asks), asked)
-        assert pause_id is not None
-        word = self._word("answer")
-        answer = answer_to(TaskId(task_id), pause_id, word, key=job.asks[pause_id].ledger_key)
-        verb = verbs.Answer(answer, lambda result: self._hear_sent(result, word))
-        self.answers.append(verb)
-        self._send(verb, manner, steps)
-
-    def _asked(self) -> list[str]:
-        """Tasks that have asked something; those that wait for an answer, if there are any."""
-        asked = [task_id for task_id, job in self.play.world.jobs.items() if job.asks]
-        waiting = [task_id for task_id in asked if self.play.world.jobs[task_id].pause is not None]
-        return waiting or asked
-
-    @precondition(lambda self: self.answers)
-    @rule(which=pick, manner=manner, steps=pick)
-    def answer_once_more(self, which: int, manner: str, steps: int) -> None:
-        self._send(_at(self.answers, which), manner, steps)
-
     def _hear_sent(self, result: Any, word: str) -> None:
         if not isinstance(result, Exception):
             self.play.told.add(word)
 
-    @rule(which=pick, often=pick, manner=manner, steps=pick)
-    def cancel(self, which: int, often: int, manner: str, steps: int) -> None:
-        """Less often where it is the end at once. Now and then by somebody whose task it is not."""
-        task_id = self._task(which)
-        job = self.play.world.jobs[task_id]
-        if often == 11:
-            stranger = Scope(agent=SCOPE.agent, tenant=SCOPE.tenant, owner="eve")
-            self._send(verbs.Cancel(stranger, task_id), manner, steps)
-        elif often < (3 if job.version == PLAIN or job.checkpoint is None else 8):
-            self._send(verbs.Cancel(SCOPE, task_id), manner, steps)
-
     # --- workers ------------------------------------------------------------------------------
 
-    @precondition(lambda self: len(self.play.world.crews) < MOST_WORKERS)
-    @rule()
-    def hire(self) -> None:
-        self._hire()
+    def act_hire(self, lot: Lot) -> bool:
+        return self._hire()
 
-    def _hire(self) -> None:
-        name = f"w{len(self.play.world.crews) + 1}"
+    def act_claim(self, lot: Lot) -> bool:
+        """Of a living worker, mostly."""
+        alive = [WorkerId(name) for name in self.world.crews if self.world.is_alive(name)]
+        worker = _at(alive, lot.which) if alive and lot.other < 10 else self._worker(lot)
+        ready = [version for version in (PLAIN, HOOKED) if self.world.ready(version)]
+        version = _at(ready or [PLAIN, HOOKED], lot.other)
+        return self._send(verbs.Claim(worker, version, 1 + lot.steps % 3, self._hear_claimed), lot)
+
+    def act_commit(self, lot: Lot) -> bool:
+        return self._commit(None, lot)
+
+    def act_call_outside(self, lot: Lot) -> bool:
+        """The intent of an effect, or what becomes of it."""
+        kind = _at(["intent", "intent", "result", "clear"], lot.steps)
+        return self._commit(None, Lot(lot.which, lot.other, lot.way, lot.steps, [kind]))
+
+    def act_pause(self, lot: Lot) -> bool:
+        return self._commit("pause", lot)
+
+    def act_wait(self, lot: Lot) -> bool:
+        return self._commit("wait", lot)
+
+    def act_back_off(self, lot: Lot) -> bool:
+        return self._commit("backoff", lot)
+
+    def act_hold(self, lot: Lot) -> bool:
+        return self._commit("hold", lot)
+
+    def act_give_back(self, lot: Lot) -> bool:
+        return self._commit("release", lot)
+
+    def act_finish(self, lot: Lot) -> bool:
+        return self._commit("finish", lot)
+
+    def act_settle(self, lot: Lot) -> bool:
+        """A call of whatever run has been answered by the outside."""
+        if not self.calls:
+            return False
+        ledger_id, key, _, _ = _at(self.calls, lot.which)
+        result = f'"{self._word("settled")}"'
+        return self._send(verbs.Settle(LedgerId(ledger_id), key, result), lot)
+
+    def act_beat(self, lot: Lot) -> bool:
+        return self._send(verbs.Beat(self._worker(lot)), lot)
+
+    def act_release(self, lot: Lot) -> bool:
+        """By the beat, when it knows no run of it; also with what it read some beats ago."""
+        leased = list(self.world.leased())
+        if not leased:
+            return False
+        task_id, job = _at(leased, lot.which)
+        owner = WorkerId(job.owner or "") if lot.other < 9 else self._worker(lot)
+        fence = Fence(max(job.fence - (lot.steps if lot.other > 7 else 0), 0))
+        return self._send(verbs.Release(owner, TaskId(task_id), fence), lot)
+
+    def act_sign_off(self, lot: Lot) -> bool:
+        return self._send(verbs.SignOff(self._worker(lot)), lot)
+
+    def _hire(self) -> bool:
+        name = f"w{len(self.world.crews) + 1}"
+        if len(self.world.crews) >= MOST_WORKERS:
+            return False
         try:
             self.stage.hire(name)
         except WouldWait:
-            return
-        self.play.world.crews[name] = Crew()
+            return False
+        self.world.crews[name] = Crew()
         self.play.compare()
+        return True
 
-    @rule(
-        which=pick,
-        version=st.sampled_from([PLAIN, HOOKED]),
-        limit=st.integers(1, 3),
-        manner=manner,
-        steps=pick,
-    )
-    def claim(self, which: int, version: int, limit: int, manner: str, steps: int) -> None:
-        claim = verbs.Claim(self._worker(which), version, limit, self._hear_claimed)
-        self._send(claim, manner, steps)
+    def _claim(self, version: int) -> None:
+        alive = [name for name in self.world.crews if self.world.is_alive(name)]
+        if alive:
+            self.play.send(verbs.Claim(WorkerId(alive[-1]), version, 2, self._hear_claimed))
+
+    def _find_work(self, lot: Lot) -> None:
+        """Somebody has a task again, if there is one to be had."""
+        if not any(map(self.world.is_alive, self.world.crews)):
+            self._hire()
+        ready = [version for version in (PLAIN, HOOKED) if self.world.ready(version)]
+        if not ready and self._may_create():
+            ready = [_at((HOOKED, PLAIN), lot.which)]
+            self.play.send(self._new(ready[0]))
+        if ready:
+            self._claim(_at(ready, lot.which))
+
+    def _let_go_on(self, lot: Lot) -> bool:
+        """All tasks wait for something: let it happen to one of them."""
+        open_ones = self._jobs(lambda job: not job.is_over)
+        if not open_ones:
+            return False
+        task_id, job = _at(open_ones, lot.which)
+        if job.pause is not None:
+            return self.act_answer(lot)
+        if job.held is not None:
+            return self._send(verbs.Unhold(TaskId(task_id)), lot)
+        if job.owner is not None:  # the reply to its claim was lost
+            return self.act_release(lot) if lot.is_even else self.act_crash(lot)
+        return self._pass_time(3)
 
     def _hear_claimed(self, leases: Sequence[Lease]) -> None:
         for lease in sorted(leases, key=lambda lease: lease.task_id):
             run = Run(lease, visit=lease.visit, is_marked=lease.cancel_requested)
             self.runs.append(run)
 
-    @rule(which=pick, content=content, also=pick, variant=pick, manner=manner, steps=pick)
-    def commit(
-        self, which: int, content: list[str], also: int, variant: int, manner: str, steps: int
-    ) -> None:
-        self._commit(which, content, None, also, variant, manner, steps)
+    # --- what a worker writes -----------------------------------------------------------------
 
-    @rule(which=pick, also=pick, variant=pick, manner=manner, steps=pick)
-    def call_outside(self, which: int, also: int, variant: int, manner: str, steps: int) -> None:
-        """The intent of an effect, or what becomes of it."""
-        kinds = ["intent", "intent", "result", "clear"]
-        self._commit(which, [_at(kinds, variant // 2)], None, also, variant, manner, steps)
-
-    @rule(
-        which=pick,
-        content=content,
-        ending=ending,
-        also=pick,
-        variant=pick,
-        manner=manner,
-        steps=pick,
-    )
-    def commit_and_end(
-        self,
-        which: int,
-        content: list[str],
-        ending: str,
-        also: int,
-        variant: int,
-        manner: str,
-        steps: int,
-    ) -> None:
-        self._commit(which, content, ending, also, variant, manner, steps)
-
-    def _commit(
-        self,
-        which: int,
-        content: list[str],
-        ending: str | None,
-        also: int,
-        variant: int,
-        manner: str,
-        steps: int,
-    ) -> None:
+    def _commit(self, ending: str | None, lot: Lot) -> bool:
         """A write of one run, or of two runs of different tasks at once."""
-        if not any(not run.is_over for run in self.runs):
-            self._find_work(which)
+        if not any(run.pending is None and not run.is_over for run in self.runs):
+            if self.act_try_again(lot) or self.act_arrive(lot):
+                return True
+            self._find_work(lot)
+            if all(run.is_over for run in self.runs) and lot.steps > 0:
+                return self._let_go_on(lot)
         writers = self._writers()
         if not writers:
-            return
-        runs = [_at(writers, which)]
-        second = _at(writers, also)
+            return True
+        runs = [_at(writers, lot.which)]
+        second = _at(writers, lot.other)
         if second.lease.task_id != runs[0].lease.task_id:
             runs.append(second)
-        writes = [self._draft(run, content, ending, variant) for run in runs]
-        verb = self._commit_of(runs, writes, patient=len(runs) == 1 and variant > 8)
-        self._send(verb, manner, steps)
-
-    def _find_work(self, which: int) -> None:
-        """Somebody has a task again, if there is one to be had."""
-        world = self.play.world
-        if not any(map(world.is_alive, world.crews)) and len(world.crews) < MOST_WORKERS:
-            self._hire()
-        ready = [version for version in (PLAIN, HOOKED) if world.ready(version)]
-        if not ready and self._may_create():
-            ready = [_at((HOOKED, PLAIN), which)]
-            self.play.send(self._new(ready[0]))
-        if ready:
-            self._claim(_at(ready, which))
-
-    def _claim(self, version: int) -> None:
-        alive = [name for name in self.play.world.crews if self.play.world.is_alive(name)]
-        if alive:
-            self.play.send(verbs.Claim(WorkerId(alive[-1]), version, 2, self._hear_claimed))
+        writes = [self._draft(run, ending, lot) for run in runs]
+        verb = self._commit_of(runs, writes, patient=len(runs) == 1 and lot.other > 8)
+        return self._send(verb, lot)
 
     def _writers(self) -> list[Run]:
-        """Runs that may send a new write; of those that are over, the newest two try it too."""
+        """Runs that may send a new write; of those that are over, the newest tries it too."""
         runs = [run for run in self.runs if run.pending is None]
-        over = [run for run in runs if run.is_over][-2:]
-        return [run for run in runs if not run.is_over] + over
+        over = [run for run in runs if run.is_over][-1:]
+        return [run for run in runs if not run.is_over] * 3 + over
+
+    def _commit_of(
+        self, runs: list[Run], writes: list[Write], *, patient: bool = False
+    ) -> verbs.CommitOf:
+        verb = verbs.CommitOf(writes, patient)
+        verb.heard = lambda told: self._hear_verdicts(verb, runs, told)
+        for run in runs:
+            run.pending = verb
+        return verb
 
     def _hear_verdicts(self, verb: verbs.CommitOf, runs: list[Run], verdicts: Any) -> None:
         for run, sent, verdict in zip(runs, verb.writes, verdicts, strict=True):
@@ -317,15 +421,6 @@ class StoreMachine(RuleBasedStateMachine):
             else:  # busy: the same again, alone, and it waits for the lock
                 self.play.uncertain.append(self._commit_of([run], [sent], patient=True))
 
-    def _commit_of(
-        self, runs: list[Run], writes: list[Write], *, patient: bool = False
-    ) -> verbs.CommitOf:
-        verb = verbs.CommitOf(writes, patient)
-        verb.heard = lambda told: self._hear_verdicts(verb, runs, told)
-        for run in runs:
-            run.pending = verb
-        return verb
-
     def _hear_committed(self, run: Run, write: Write, verdict: Committed) -> None:
         run.write_no += 1
         run.is_marked |= verdict.marked
@@ -337,25 +432,25 @@ class StoreMachine(RuleBasedStateMachine):
                 self.calls.append(call)
         self.play.told |= {word for word in self.play.sent if _says(write, word)}
 
-    def _draft(self, run: Run, content: list[str], ending: str | None, variant: int) -> Write:
+    def _draft(self, run: Run, ending: str | None, lot: Lot) -> Write:
         events: list[Event] = []
         ledger: list[LedgerWrite] = []
-        run.in_hook |= run.is_marked and variant % 3 > 0
+        run.in_hook |= run.is_marked and lot.other % 3 > 0
         moved = None
-        for kind in content:
+        for kind in lot.content:
             match kind:
                 case "say":
                     events.append(said(self._word("event")))
                 case "chunk":
-                    events.append(chunk(self._word("chunk"), append=variant % 2 == 0))
+                    events.append(chunk(self._word("chunk"), append=lot.is_even))
                 case "keep":
                     moved = move(self._word("checkpoint"), visit=run.visit)
                 case "move":
                     run.visit += 1
                     moved = move(self._word("checkpoint"), step=f"s{run.visit}", visit=run.visit)
                 case _:
-                    ledger += self._entry(run, kind, variant, {entry.key for entry in ledger})
-        end = None if ending is None else self._ending(run, ending, variant, events, ledger)
+                    ledger += self._entry(run, kind, lot, {entry.key for entry in ledger})
+        end = None if ending is None else self._ending(ending, lot, events, ledger)
         if not (events or ledger or moved or end):
             events.append(said(self._word("event")))
         return write(
@@ -368,9 +463,9 @@ class StoreMachine(RuleBasedStateMachine):
             in_hook=run.in_hook,
         )
 
-    def _entry(self, run: Run, kind: str, variant: int, used: set[str]) -> list[LedgerWrite]:
-        effect = f"effect:{'ab'[variant % 2]}"
-        memo = f"memo:{variant % 2}"
+    def _entry(self, run: Run, kind: str, lot: Lot, used: set[str]) -> list[LedgerWrite]:
+        effect = f"effect:{'ab'[lot.other % 2]}"
+        memo = f"memo:{lot.other % 2}"
         if effect in used or memo in used:
             return []
         match kind:
@@ -385,21 +480,19 @@ class StoreMachine(RuleBasedStateMachine):
         return []
 
     def _ending(
-        self, run: Run, kind: str, variant: int, events: list[Event], ledger: list[LedgerWrite]
+        self, kind: str, lot: Lot, events: list[Event], ledger: list[LedgerWrite]
     ) -> Ending:
-        soon = Millis((variant % 3) * HOUR + HALF + len(self.sends) * 1000)
+        soon = Millis((lot.which % 3) * HOUR + HALF + len(self.sends) * 1000)
         match kind:
             case "pause":
-                ask = Ask(
-                    ledger_key=self._word("ask"),
-                    on_deadline=list(OnDeadline)[variant % 3],
-                )
-                event = said(self._word("question"), State.INPUT_REQUIRED, ask=ask.to_json())
-                events.append(event)
+                on_deadline = list(OnDeadline)[lot.other % 3]
+                ask = Ask(ledger_key=self._word("ask"), on_deadline=on_deadline)
+                said_so = said(self._word("question"), State.INPUT_REQUIRED, ask=ask.to_json())
+                events.append(said_so)
                 ledger.append(Intent(key=ask.ledger_key, kind=LedgerKind.ANSWER))
                 return Pause(state=State.INPUT_REQUIRED, deadline=DueBy(after=soon))
             case "wait":
-                timer = self._word("timer") if variant % 2 else None
+                timer = self._word("timer") if lot.is_even else None
                 return Wait(until=DueBy(after=soon), timer_key=timer)
             case "backoff":
                 return Backoff(delay=soon, error={"text": "no"})
@@ -407,164 +500,125 @@ class StoreMachine(RuleBasedStateMachine):
                 return Hold(reason="look at this")
             case "finish":
                 ends = [State.COMPLETED, State.FAILED, State.CANCELED, State.REJECTED]
-                state = ends[variant % 4]
+                state = ends[lot.other % 4]
                 events.append(said(self._word("end"), state))
                 return Finish(state=state)
         return Release()
 
-    @precondition(lambda self: self.calls)
-    @rule(which=pick, manner=manner, steps=pick)
-    def settle(self, which: int, manner: str, steps: int) -> None:
-        """A call of whatever run has been answered by the outside."""
-        ledger_id, key, _, _ = _at(self.calls, which)
-        result = f'"{self._word("settled")}"'
-        self._send(verbs.Settle(ledger_id, key, result), manner, steps)  # type: ignore[arg-type]
+    # --- sweeps, operators and time -----------------------------------------------------------
 
-    @rule(which=pick, manner=manner, steps=pick)
-    def beat(self, which: int, manner: str, steps: int) -> None:
-        self._send(verbs.Beat(self._worker(which)), manner, steps)
+    def act_take_over(self, lot: Lot) -> bool:
+        """Right or wrong, mostly of a worker that has tasks; or with a beat of some time ago."""
+        owners = sorted({job.owner for _, job in self.world.leased() if job.owner})
+        worker = WorkerId(_at(owners, lot.which)) if owners and lot.is_even else self._worker(lot)
+        beat = self.world.crews[worker].beat - max(lot.steps - 2, 0)
+        return self._send(verbs.TakeOver(Death(worker_id=worker, beat=beat, early=False)), lot)
 
-    @rule(which=pick, worker=pick, back=st.integers(0, 2), does=rarely, manner=manner, steps=pick)
-    def release(
-        self, which: int, worker: int, back: int, does: bool, manner: str, steps: int
-    ) -> None:
-        """By the beat, when it knows no run of it; also with what it read some beats ago."""
-        if not does:
-            return
-        task_id = self._task(which)
-        job = self.play.world.jobs[task_id]
-        owner = WorkerId(job.owner) if job.owner and worker < 9 else self._worker(worker)
-        fence = Fence(max(job.fence - (0 if worker < 7 else back), 0))
-        self._send(verbs.Release(owner, task_id, fence), manner, steps)
-
-    @rule(which=pick, does=rarely, manner=manner, steps=pick)
-    def sign_off(self, which: int, does: bool, manner: str, steps: int) -> None:
-        if does:
-            self._send(verbs.SignOff(self._worker(which)), manner, steps)
-
-    # --- sweeps and operators -----------------------------------------------------------------
-
-    @rule(which=pick, back=st.integers(0, 3), does=rarely, manner=manner, steps=pick)
-    def take_over(self, which: int, back: int, does: bool, manner: str, steps: int) -> None:
-        """Right or wrong; also with a beat that is no longer the one seen."""
-        if not does:
-            return
-        worker_id = self._worker(which)
-        beat = self.play.world.crews[worker_id].beat - max(back - 1, 0)
-        death = Death(worker_id=worker_id, beat=beat, early=False)
-        self._send(verbs.TakeOver(death), manner, steps)
-
-    @rule(
-        kind=st.sampled_from(
-            [verbs.FreeOrphans, verbs.EndPauses, verbs.EndPauses, verbs.EndLives, verbs.Excuse]
-        ),
-        manner=manner,
-        steps=pick,
-    )
-    def sweep(self, kind: Callable[[], Verb], manner: str, steps: int) -> None:
-        self._send(kind(), manner, steps)
-
-    @precondition(lambda self: any(job.pause for job in self.play.world.jobs.values()))
-    @rule(which=pick, meets=st.booleans(), manner=manner, steps=pick)
-    def let_a_deadline_pass(self, which: int, meets: bool, manner: str, steps: int) -> None:
-        """The clock moves past a question's deadline, and a sweep comes; an answer may be there
-        already, or under way."""
-        if meets:
-            self.answer(which, 0, "begun", steps)
-        jobs = [job for job in self.play.world.jobs.values() if job.deadline is not None]
-        if jobs:
-            left = _at(jobs, which).deadline - self.play.world.now  # type: ignore[operator]
-            self.pass_time(max(-(-left // HOUR), 0), 0)
-        self._send(verbs.EndPauses(), manner, steps)
-
-    @precondition(lambda self: any(self.play.world.leased()))
-    @rule(which=pick, manner=manner, steps=pick)
-    def crash(self, which: int, manner: str, steps: int) -> None:
+    def act_crash(self, lot: Lot) -> bool:
         """A worker dies over one of its tasks, and another one takes it on."""
-        world = self.play.world
-        _, job = _at(list(world.leased()), which)
+        leased = list(self.world.leased())
+        if not leased:
+            return False
+        _, job = _at(leased, lot.which)
         owner = WorkerId(job.owner or "")
-        beat = world.crews[owner].beat
-        self._send(verbs.TakeOver(Death(worker_id=owner, beat=beat, early=True)), manner, steps)
-        if job.ready is not None and job.ready > world.now:
-            self.pass_time(1 + (job.ready - world.now) // HOUR, 0)
-        self._find_work(which)
+        beat = self.world.crews[owner].beat
+        self._send(verbs.TakeOver(Death(worker_id=owner, beat=beat, early=True)), lot)
+        if job.ready is not None and job.ready > self.world.now:
+            self._pass_time(1 + (job.ready - self.world.now) // HOUR)
+        self._find_work(lot)
+        return True
 
-    @precondition(lambda self: any(job.held for job in self.play.world.jobs.values()))
-    @rule(which=pick, manner=manner, steps=pick)
-    def unhold(self, which: int, manner: str, steps: int) -> None:
-        self._send(verbs.Unhold(self._task(which)), manner, steps)
+    def act_free_orphans(self, lot: Lot) -> bool:
+        return self._send(verbs.FreeOrphans(), lot)
 
-    @precondition(lambda self: self.calls)
-    @rule(which=pick, is_done=st.booleans(), manner=manner, steps=pick)
-    def resolve(self, which: int, is_done: bool, manner: str, steps: int) -> None:
-        task_id, key, fence, write_no = _at(self.calls, which)
-        result = f'"{self._word("resolved")}"' if is_done else None
-        verb = verbs.Resolve(TaskId(task_id), key, fence, write_no, result)
-        self._send(verb, manner, steps)
+    def act_end_pauses(self, lot: Lot) -> bool:
+        return self._send(verbs.EndPauses(), lot)
 
-    @rule(hours=st.sampled_from([1, 1, 2, 3, 10, 30]), unswept=pick)
-    def pass_time(self, hours: int, unswept: int) -> None:
+    def act_end_lives(self, lot: Lot) -> bool:
+        return self._send(verbs.EndLives(), lot)
+
+    def act_excuse(self, lot: Lot) -> bool:
+        return self._send(verbs.Excuse(), lot)
+
+    def act_let_a_deadline_pass(self, lot: Lot) -> bool:
+        """The clock moves past a question's deadline and a sweep comes; an answer may have come,
+        or be under way."""
+        if not self._jobs(lambda job: job.pause is not None):
+            return False
+        if lot.is_even:
+            self.act_answer(Lot(lot.which, 0, "begun", lot.steps))
+        due = [job.deadline for job in self.world.jobs.values() if job.deadline is not None]
+        if due:
+            self._pass_time(max(-(-(_at(due, lot.which) - self.world.now) // HOUR), 0))
+        return self._send(verbs.EndPauses(), lot)
+
+    def act_unhold(self, lot: Lot) -> bool:
+        held = self._jobs(lambda job: job.held is not None)
+        task_id = TaskId(_at(held, lot.which)[0]) if held else self._task(lot)
+        return self._send(verbs.Unhold(task_id), lot)
+
+    def act_resolve(self, lot: Lot) -> bool:
+        if not self.calls:
+            return False
+        task_id, key, fence, write_no = _at(self.calls, lot.which)
+        result = f'"{self._word("resolved")}"' if lot.is_even else None
+        return self._send(verbs.Resolve(TaskId(task_id), key, fence, write_no, result), lot)
+
+    def act_pass_time(self, lot: Lot) -> bool:
+        return self._pass_time(_at([1, 1, 2, 3, 10, 30], lot.which), unswept=lot.other > 8)
+
+    def _pass_time(self, hours: int, *, unswept: bool = False) -> bool:
         try:
-            self.play.pass_time(hours, unswept=unswept > 9)
+            self.play.pass_time(hours, unswept=unswept)
         except WouldWait:
-            return
+            return False
+        return True
 
     # --- what the network does ----------------------------------------------------------------
 
-    @precondition(lambda self: self.play.under_way)
-    @rule(which=pick, steps=st.integers(1, 3))
-    def step(self, which: int, steps: int) -> None:
-        self.play.step(_at(self.play.under_way, which), steps)
+    def act_step(self, lot: Lot) -> bool:
+        if not self.play.under_way:
+            return False
+        self.play.step(_at(self.play.under_way, lot.which), 1 + lot.steps % 3)
+        return True
 
-    @precondition(lambda self: self.play.under_way)
-    @rule(which=pick)
-    def arrive(self, which: int) -> None:
-        self.play.finish(_at(self.play.under_way, which))
+    def act_arrive(self, lot: Lot) -> bool:
+        if not self.play.under_way:
+            return False
+        self.play.finish(_at(self.play.under_way, lot.which))
+        return True
 
-    @precondition(lambda self: self.play.under_way)
-    @rule(which=pick, commits=st.booleans())
-    def lose_connection(self, which: int, commits: bool) -> None:
-        attempt = _at(self.play.under_way, which)
+    def act_lose_connection(self, lot: Lot) -> bool:
+        if not self.play.under_way:
+            return False
+        self._lose(_at(self.play.under_way, lot.which), commits=lot.is_even)
+        return True
+
+    def act_try_again(self, lot: Lot) -> bool:
+        return bool(self.play.uncertain) and self._send(_at(self.play.uncertain, lot.which), lot)
+
+    # --- in every action ----------------------------------------------------------------------
+
+    def _send(self, verb: Verb, lot: Lot) -> bool:
+        moving = [one for one in self.play.under_way if not one.call.is_waiting]
+        if moving and lot.steps > 1:
+            self.play.finish(moving[0])
+        send = self.play.repeat if self._is_known(verb) else self.play.send
+        if lot.way == "done":
+            send(verb)
+            return True
+        attempt = send(verb, steps=lot.steps)
+        if attempt in self.play.under_way and lot.way == "late":
+            self.play.repeat(verb)
+        elif attempt in self.play.under_way and lot.way != "begun":
+            self._lose(attempt, commits=lot.way == "unheard")
+        return True
+
+    def _lose(self, attempt: Attempt, *, commits: bool) -> None:
         if commits:
             self.play.lose_reply(attempt)
         else:
             self.play.drop(attempt)
-
-    @precondition(lambda self: self.play.uncertain)
-    @rule(which=pick, manner=manner, steps=pick)
-    def try_again(self, which: int, manner: str, steps: int) -> None:
-        self._send(_at(self.play.uncertain, which), manner, steps)
-
-    @invariant()
-    def laws(self) -> None:
-        self.play.check()
-
-    def teardown(self) -> None:
-        try:
-            if sys.exc_info()[0] is None:
-                self.play.end()
-        finally:
-            self.stage.database.abandon_all()
-
-    # --- in every rule ------------------------------------------------------------------------
-
-    def _send(self, verb: Verb, manner: str, steps: int) -> None:
-        moving = [one for one in self.play.under_way if not one.call.is_waiting]
-        if moving and steps > 3:
-            self.play.finish(moving[0])
-        send = self.play.repeat if self._is_known(verb) else self.play.send
-        if manner == "done":
-            send(verb)
-        else:
-            attempt = send(verb, steps=steps % 5)
-            if attempt in self.play.under_way:
-                if manner == "unheard":
-                    self.play.lose_reply(attempt)
-                elif manner == "dropped":
-                    self.play.drop(attempt)
-                elif manner == "late":
-                    self.play.repeat(verb)
 
     def _is_known(self, verb: Verb) -> bool:
         return verb in self.play.uncertain or any(a.verb is verb for a in self.play.under_way)
@@ -576,11 +630,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.play.sent.append(word)
         return word
 
-    def _task(self, which: int) -> TaskId:
-        return TaskId(_at(list(self.play.world.jobs), which))
+    def _jobs(self, are: Callable[[Job], bool]) -> list[tuple[str, Job]]:
+        return [(task_id, job) for task_id, job in self.world.jobs.items() if are(job)]
 
-    def _worker(self, which: int) -> WorkerId:
-        return WorkerId(_at(list(self.play.world.crews), which))
+    def _task(self, lot: Lot) -> TaskId:
+        return TaskId(_at(list(self.world.jobs), lot.which))
+
+    def _worker(self, lot: Lot) -> WorkerId:
+        return WorkerId(_at(list(self.world.crews), lot.which))
 
 
 def _at(items: Sequence[T], which: int) -> T:

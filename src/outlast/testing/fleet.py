@@ -42,7 +42,7 @@ CRASHING: Final = "outlast.testing.crash:main"
 
 SETTINGS: Final[Mapping[str, object]] = {
     "beat": 0.1,
-    "lease": 1.0,
+    "lease": 1.5,
     "poll": 0.1,
     "recovery": 0.1,
     "grace": 5.0,
@@ -51,10 +51,10 @@ SETTINGS: Final[Mapping[str, object]] = {
     "port": 0,
     "log_style": "json",
 }
-"""Every clock runs about fifteen times faster than in production."""
+"""Every clock runs about ten times faster than in production."""
 
 PATIENCE_S: Final = 20.0
-LOOK_EVERY_S: Final = 0.01
+LOOK_EVERY_S: Final = 0.02
 
 _PRELOADED: Final = (
     "outlast.cli",
