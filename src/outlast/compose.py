@@ -173,7 +173,7 @@ def load_agent(path: str) -> Agent:
 
 
 def worker_role(agent: Agent, stores: Stores, configuration: Configuration) -> Role:
-    """A worker and the sweeps that every worker runs."""
+    """A worker and the sweeps that every worker runs, together."""
     worker = Worker(
         agent,
         WorkerStores(
@@ -196,16 +196,8 @@ def worker_role(agent: Agent, stores: Stores, configuration: Configuration) -> R
         agent=agent.name,
         recovery_s=configuration.recovery,
     )
-
-    async def run() -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(sweeper.run(), name="outlast-sweeper")
-            try:
-                await worker.run()
-            finally:
-                sweeper.stop()
-
-    return Role(run=run, stop=worker.stop, problems=worker.problems)
+    both = (Role(run=worker.run, stop=worker.stop), Role(run=sweeper.run, stop=sweeper.stop))
+    return Role(run=lambda: run_together(*both), stop=worker.stop, problems=worker.problems)
 
 
 def _beat_stores(configuration: Configuration) -> BeatStores:
@@ -262,8 +254,29 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+async def run_together(*roles: Role) -> None:
+    """Run roles until one of them ends. Then the others stop gracefully, and when they have, the
+    first error is raised: nobody is torn down in the middle of something."""
+    failures: list[Exception] = []
+
+    async def run(role: Role) -> None:
+        try:
+            await role.run()
+        except Exception as error:
+            failures.append(error)
+        finally:
+            for other in roles:
+                other.stop()
+
+    async with asyncio.TaskGroup() as group:
+        for role in roles:
+            group.create_task(run(role))
+    if failures:
+        raise failures[0]
+
+
 async def run_roles(*roles: Role) -> None:
-    """Run roles until SIGTERM or SIGINT; when one dies, all stop and its error is raised."""
+    """Run roles until SIGTERM or SIGINT, or until one of them dies."""
 
     def stop_all() -> None:
         for role in roles:
@@ -272,16 +285,7 @@ async def run_roles(*roles: Role) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_all)
-
-    async def run(role: Role) -> None:
-        try:
-            await role.run()
-        finally:
-            stop_all()
-
-    async with asyncio.TaskGroup() as group:
-        for role in roles:
-            group.create_task(run(role))
+    await run_together(*roles)
 
 
 # --- commands -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -67,9 +68,9 @@ async def block(ctx: Stage, how: str, seconds: str) -> Next | None:
     """Keeps the process busy in a way that must not cost it its lease."""
     await ctx.report("blocking")
     if how == "loop":
-        time.sleep(float(seconds))
+        time.sleep(float(seconds))  # noqa: ASYNC251
     elif how == "executor":
-        # The default executor has four threads more than there are processors: all of them, twice.
+        # The default executor has four threads more than there are processors: all, twice.
         count = 2 * min(32, (os.cpu_count() or 1) + 4)
         await asyncio.gather(
             *(asyncio.to_thread(time.sleep, float(seconds) / 2) for _ in range(count))
@@ -79,6 +80,13 @@ async def block(ctx: Stage, how: str, seconds: str) -> Next | None:
         for _ in range(4):
             ctypes.PyDLL(None).usleep(int(float(seconds) / 4 * 1e6))
             await asyncio.sleep(0.1)
+    return None
+
+
+async def until(ctx: Stage, place: str) -> Next | None:
+    """A long step: it ends when the test has made the file."""
+    while not Path(place).exists():
+        await asyncio.sleep(0.1)
     return None
 
 
@@ -170,6 +178,7 @@ async def poison(ctx: Stage) -> Next | None:
 _SCENES: dict[str, Callable[..., Awaitable[Next | None]]] = {
     "break": break_somewhere,
     "block": block,
+    "until": until,
     "act": act,
     "act-at-most-once": act_at_most_once,
     "retry": retry,

@@ -8,7 +8,7 @@ from outlast.model.ids import Millis, Seq, TaskId
 from outlast.testing.fleet import Fleet, until
 from tests.cases.conftest import Town
 from tests.chaos.caller import Caller, Json, Refusal, history_of, state_of
-from tests.chaos.fleets import NEVER, ONCE, CounterSink
+from tests.chaos.fleets import NEVER, ONCE, CounterSink, have_beaten
 
 ROUNDS = 10
 ANSWERS = 20
@@ -27,7 +27,7 @@ async def test_case_079_parked_task_is_left_alone(fleet: Fleet) -> None:
             parked = await stores.inspect.find(TaskId(task["id"]))
             assert parked is not None
             await stores.admin.move_clock(STEP_TIMEOUT)
-            await until(lambda: has_beaten(fleet, 10 * LEASE_S / BEAT_S))
+            await have_beaten(fleet, int(10 * LEASE_S / BEAT_S))
             assert await stores.inspect.find(TaskId(task["id"])) == parked
     for _ in range(2):
         server.kill()
@@ -39,11 +39,6 @@ async def test_case_079_parked_task_is_left_alone(fleet: Fleet) -> None:
     async with fleet.stores() as stores:
         runs = await stores.inspect.runs(TaskId(task["id"]))
     assert [(run["attempt"], run["outcome"]) for run in runs] == [(1, "paused"), (1, "completed")]
-
-
-async def has_beaten(fleet: Fleet, count: float) -> bool:
-    async with fleet.stores() as stores:
-        return all(worker["beat"] >= count for worker in await stores.inspect.workers())
 
 
 async def test_case_080_two_answers_at_once(town: Town, one: Caller, other: Caller) -> None:

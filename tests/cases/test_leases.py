@@ -12,14 +12,13 @@ from outlast.testing.fleet import Child, Fleet, until
 from tests.cases.conftest import Town
 from tests.cases.patches import CLOCK
 from tests.chaos.caller import Caller, Json, state_of
-from tests.chaos.fleets import NEVER, ONCE, CounterSink, cut_off
+from tests.chaos.fleets import NEVER, ONCE, CounterSink, cut_off, have_beaten, lease_of
 
 LEASE_S = 1.2
 
 
 async def test_case_045_slow_task_is_not_failed(town: Town, one: Caller) -> None:
-    lease = float(str(town.fleet.settings["lease"]))
-    async with one.stream(f"wait {3 * lease}") as events:
+    async with one.stream(f"wait {3 * lease_of(town.fleet)}") as events:
         streamed = [event async for event in events]
     states = [state_of(event) for event in streamed]
     assert "FAILED" not in states
@@ -123,7 +122,7 @@ async def test_case_071_jump_of_the_hosts_clock_steals_nothing(
         tasks = await begun(caller, worker)
         watcher = await with_clock(sqlite_fleet, clock)
         clock.write_text("300")
-        await beats(sqlite_fleet, int(LEASE_S / 0.1))
+        await have_beaten(sqlite_fleet, int(LEASE_S / 0.1))
         clock.write_text("-300")
 
         await is_not_stolen(sqlite_fleet, caller, tasks[0], watcher=watcher)
@@ -142,18 +141,6 @@ async def with_clock(fleet: Fleet, clock: Path) -> Child:
     return await fleet.worker(
         patch="tests.cases.patches:other_clock", environment={CLOCK: str(clock)}
     )
-
-
-async def beats(fleet: Fleet, count: int) -> None:
-    """Return when every living worker has beaten so many times more."""
-    async with fleet.stores() as stores:
-        before = {worker["worker_id"]: worker["beat"] for worker in await stores.inspect.workers()}
-
-        async def have_beaten() -> bool:
-            now = {worker["worker_id"]: worker["beat"] for worker in await stores.inspect.workers()}
-            return all(now.get(name, 0) >= beat + count for name, beat in before.items())
-
-        await until(have_beaten)
 
 
 async def is_not_stolen(fleet: Fleet, caller: Caller, task: Json, *, watcher: Child) -> None:

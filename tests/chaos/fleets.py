@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from outlast.testing.checker import check_store
-from outlast.testing.fleet import Children, Fleet
+from outlast.testing.fleet import PATIENCE_S, Children, Fleet, until
 from outlast.testing.proxy import Proxy
 
 AGENT = "tests.cases.agents:agent"
@@ -39,7 +39,7 @@ NEVER = Counts(calls=0, effects=0)
 
 @dataclass(frozen=True)
 class CounterSink:
-    """`examples.probe.sink`, as a test sees it. Tests share it: `key` makes one of the test's own."""
+    """`examples.probe.sink`, as a test sees it. Tests share it, under keys of their own."""
 
     url: str
 
@@ -105,6 +105,36 @@ async def sqlite_fleet(sqlite: str, tmp_path: Path, sink: CounterSink) -> AsyncI
 async def postgres_fleet(postgres: str, tmp_path: Path, sink: CounterSink) -> AsyncIterator[Fleet]:
     async with lawful(_fleet(postgres, tmp_path, sink)) as fleet:
         yield fleet
+
+
+async def all_ended(fleet: Fleet, *, within: float = PATIENCE_S) -> None:
+    """Return when no task of the fleet's agent is in flight any more."""
+    async with fleet.stores() as stores:
+
+        async def none_is_left() -> bool:
+            return not await stores.inspect.in_flight("cases")
+
+        await until(none_is_left, within=within)
+
+
+async def have_beaten(fleet: Fleet, times: int) -> None:
+    """Return when every worker that lives now has beaten so many times more."""
+    async with fleet.stores() as stores:
+        before = {worker["worker_id"]: worker["beat"] for worker in await stores.inspect.workers()}
+
+        async def all_have() -> bool:
+            now = {worker["worker_id"]: worker["beat"] for worker in await stores.inspect.workers()}
+            return all(now.get(name, 0) >= beat + times for name, beat in before.items())
+
+        await until(all_have)
+
+
+def is_sqlite(fleet: Fleet) -> bool:
+    return str(fleet.settings["database"]).startswith("sqlite")
+
+
+def lease_of(fleet: Fleet) -> float:
+    return float(str(fleet.settings["lease"]))
 
 
 @asynccontextmanager

@@ -198,12 +198,25 @@ class TestResolve:
         assert await store.work.entry(run.ledger_id, KEY) is None
 
     async def test_interleaving_06_a_recorded_result_stands(self, store: Store) -> None:
-        """A result is recorded where none is."""
+        """A result is recorded where none is and the intent is still that call's."""
         run = await open_intent(store)
         await run.commit(ledger=[Result(key=KEY, result='"the real one"')])
         async with store.unchanged():
             assert not await resolve(store, run, '"a late guess"')
             assert not await resolve(store, run, None, force=True)
+
+    async def test_interleaving_06_a_late_result_is_not_taken_for_a_later_call(
+        self, store: Store
+    ) -> None:
+        """A result is recorded where none is and the intent is still that call's."""
+        run = await open_intent(store)
+        await run.dies()
+        assert await resolve(store, run, None)
+        await store.worker("w2")
+        successor = await store.claim_again(run.task_id, "w2")
+        await successor.commit(ledger=[intent(KEY)])
+        async with store.unchanged():
+            assert not await resolve(store, run, '"of the first call"')
 
     async def test_interleaving_06_a_late_not_done_clears_nothing_newer(self, store: Store) -> None:
         """ "Not done" clears that call's own intent and nothing newer, and is refused (ConfigError)

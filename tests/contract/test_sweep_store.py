@@ -236,7 +236,8 @@ class TestTakeOver:
     async def test_the_first_crash_costs_no_delay_and_each_further_one_doubles_it(
         self, store: Store
     ) -> None:
-        """Repeated crashes delay the next run."""
+        """Repeated crashes delay the next run, each task of one worker longer than the one
+        before."""
         patient = await store.another(crash_limit=9, crash_backoff_ms=2_000)
         task_id = await store.new_task()
         for n, delay in enumerate([0, 2_000, 4_000, 8_000]):
@@ -248,6 +249,21 @@ class TestTakeOver:
             assert ready_at is not None
             assert delay <= ready_at - before < delay + 1_500
             await store.later(delay)
+
+    async def test_tasks_that_died_together_again_come_back_one_after_the_other(
+        self, store: Store
+    ) -> None:
+        """Repeated crashes delay the next run, each task of one worker longer than the one
+        before."""
+        patient = await store.another(crash_limit=9, crash_backoff_ms=2_000)
+        together = [await store.new_task() for _ in range(3)]
+        for name in ("w1", "w2"):
+            await store.worker(name)
+            assert len(await store.claim(name)) == 3
+            before = await store.now()
+            await patient.sweeping.take_over(await death_of(store, name))
+        ready = sorted([(await store.task(task_id)).ready_at or 0 for task_id in together])
+        assert [round((at - before) / 2_000) for at in ready] == [1, 2, 3]
 
     async def test_of_more_tasks_than_its_limit_leaves_the_rest_to_the_next_sweep(
         self, store: Store

@@ -797,12 +797,7 @@ class TestClearErrors:
         assert caught.value.happened is False
         writable = make_conninfo(dsn, options="-c default_transaction_read_only=off")
         look(writable, f"alter database {name} reset default_transaction_read_only")
-        look(
-            dsn,
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where datname = current_database() and pid <> pg_backend_pid()",
-        )
-        await Tasks(database).create(new_task())
+        await Tasks(database).create(new_task())  # on a new session
 
     async def test_of_a_refused_statement(self, connect: Open) -> None:
         database = await connect()

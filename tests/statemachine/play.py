@@ -19,6 +19,7 @@ AT_ONCE = 3
 """How many calls are under way at most."""
 
 _CLAIMS = "tasks_claim"
+_DEATHS = ("workers_bury", "workers_sign_off")
 _OF_ALL = ("tasks_spare_pauses", "tasks_spare_lives")
 
 
@@ -67,6 +68,8 @@ class Attempt(Watcher):
             # PostgreSQL locks more rows than it grants; they stay locked until the commit.
             ready = self.world.ready(statement.params["version"])
             self.notes["locked"] = {*ready, *(row["task_id"] for row in rows)}
+        if statement.query.name in _DEATHS:
+            self.play.let_the_clock_tick()
         self.verb.executed(self, statement, rows)
 
     def committed(self, call: Call[Any], result: Any) -> None:
@@ -217,6 +220,13 @@ class Play:
         expected = [] if after_sweep else self.world.orphans()
         require(sorted(lost) == expected, f"the dead have leases: {lost}", expected)
 
+    def let_the_clock_tick(self) -> None:
+        """So that what begins after a death has a later time than the death."""
+        now = "select now from clock"
+        before = self.stage.database.sql(now)
+        while self.stage.database.sql(now) == before:
+            pass
+
     def pass_time(self, hours: int, *, unswept: bool = False) -> None:
         """Not within a transaction that writes: the model knows one time for each of them."""
         if any(attempt.call.is_writing for attempt in self.under_way):
@@ -239,8 +249,7 @@ class Play:
         while self.under_way:
             self.finish(next(a for a in self.under_way if not a.call.is_waiting))
         self.stage.run(self.stage.sweeping.free_orphans())
-        for task_id in self.world.orphans():
-            self.world.free(task_id)
+        self.world.free(self.world.orphans())
         self.compare()
         self.check_laws(after_sweep=True)
         check_words(self.sight, sent=self.sent, told=self.told)

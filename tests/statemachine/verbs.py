@@ -374,22 +374,9 @@ class _Frees(Verb):
     def lost(self, attempt: Attempt) -> list[str]:
         return attempt.world.orphans()
 
-    def free(self, attempt: Attempt) -> TakenOver:
-        freed: list[TaskId] = []
-        failed: list[TaskId] = []
-        for task_id in attempt.notes["freed"]:
-            (failed if attempt.world.free(task_id) else freed).append(task_id)
-        return TakenOver(freed=freed, failed=failed)
-
     def check(self, attempt: Attempt, result: TakenOver | None) -> None:
-        expected = attempt.expected
-        same = (
-            result is expected
-            if result is None or expected is None
-            else (list(result.freed), list(result.failed))
-            == (list(expected.freed), list(expected.failed))
-        )
-        require(same, f"{self} was told {result}", expected)
+        told = None if result is None else (list(result.freed), list(result.failed))
+        require(told == attempt.expected, f"{self} was told {told}", attempt.expected)
 
 
 @dataclass(eq=False)
@@ -414,7 +401,7 @@ class TakeOver(_Frees):
     def committed(self, attempt: Attempt, result: Any) -> None:
         if attempt.notes["buried"]:
             attempt.world.bury(self.death.worker_id, attempt.notes["tick"])
-            attempt.expected = self.free(attempt)
+            attempt.expected = attempt.world.free(attempt.notes["freed"])
 
 
 @dataclass(eq=False)
@@ -423,11 +410,11 @@ class FreeOrphans(_Frees):
         return stage.sweeping.free_orphans()
 
     def committed(self, attempt: Attempt, result: Any) -> None:
-        attempt.expected = self.free(attempt)
+        attempt.expected = attempt.world.free(attempt.notes["freed"])
 
     def check(self, attempt: Attempt, result: TakenOver | None) -> None:
         if attempt.expected is None:  # its first look found nothing to do
-            attempt.expected = TakenOver(freed=(), failed=())
+            attempt.expected = ([], [])
         super().check(attempt, result)
 
 

@@ -137,6 +137,7 @@ class World:
         self.ledger: dict[tuple[str, str], Entry] = {}
         self.crews: dict[str, Crew] = {}
         self.keys: dict[str, tuple[str, str]] = {}
+        self.suspects = 0
 
     # --- callers ------------------------------------------------------------------------------
 
@@ -337,8 +338,16 @@ class World:
         lost = [task_id for task_id, job in self.leased() if not self.is_alive(job.owner or "")]
         return sorted(lost)
 
-    def free(self, task_id: str) -> bool:
-        """What a sweep does to one orphan; True when it has failed as a killer instead."""
+    def free(self, task_ids: list[str]) -> tuple[list[str], list[str]]:
+        """What a sweep does to orphans: which it frees, and which have failed as killers."""
+        freed: list[str] = []
+        failed: list[str] = []
+        self.suspects = 0
+        for task_id in task_ids:
+            (failed if self._free(task_id) else freed).append(task_id)
+        return freed, failed
+
+    def _free(self, task_id: str) -> bool:
         job = self.jobs[task_id]
         crew, span = self.crews[job.owner or ""], job.spans[job.fence]
         crashed = not crew.signed_off and crew.died is not None and span.began <= crew.died
@@ -353,8 +362,10 @@ class World:
             else:
                 self._end(job, State.FAILED, word)
             return True
-        doubled = SETTINGS.crash_backoff_ms << max(job.crashes - 1, 0)
-        job.ready = self.now + (doubled if crashed and job.crashes else 0)
+        job.ready = self.now
+        if crashed and job.crashes > 0:  # they come back one after the other
+            self.suspects += 1
+            job.ready += (SETTINGS.crash_backoff_ms << (job.crashes - 1)) * self.suspects
         job.crashes = crashes
         self._drop_lease(job)
         return False
@@ -435,9 +446,10 @@ class World:
     def resolve(self, task_id: str, key: str, call: tuple[int, int], result: str | None) -> bool:
         """Without force. A call is proven over when its worker is dead, or ended the run itself."""
         if result is not None:
-            is_open = self.is_open(task_id, key)
-            self.settle(task_id, key, result)
-            return is_open
+            is_its_own = self.ledger.get((task_id, key)) == Entry(*call)
+            if is_its_own:
+                self.settle(task_id, key, result)
+            return is_its_own
         span = self.jobs[task_id].spans.get(call[0])
         if span is not None and span.write_no is None:
             crew = self.crews[span.worker]

@@ -13,7 +13,17 @@ from outlast.model.artifacts import fold_artifacts
 from outlast.model.commit import Committed, Event, EventKind, LoggedEvent, Move
 from outlast.model.content import Message
 from outlast.model.errors import Stopped
-from outlast.model.ids import ContextId, Fence, LedgerId, Millis, Seq, StepName, TaskId, Visit
+from outlast.model.ids import (
+    ContextId,
+    Fence,
+    LedgerId,
+    Millis,
+    Seq,
+    StepName,
+    TaskId,
+    Visit,
+    WriteNo,
+)
 from outlast.model.ids import WriteNo as Number
 from outlast.model.lease import Lease
 from outlast.model.ledger import Clear, Intent, Kept, LedgerEntry, LedgerKind, LedgerWrite, Result
@@ -168,6 +178,9 @@ class FakeSession:
     async def settle(self, key: str, result: str) -> str:
         self.finish(key, result)
         return self.ledger[key].result or result
+
+    async def clear(self, key: str, write_no: WriteNo) -> None:
+        await self.write(ledger=[Clear(key=key, write_no=write_no)])
 
     async def shielded(self, call: Awaitable[T]) -> T:
         task = asyncio.ensure_future(call)

@@ -7,13 +7,13 @@ arrive late: the numbers have moved then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from outlast.model.ids import Fence, LedgerId, Millis, Seq, StepName, TaskId, Visit, WriteNo
-from outlast.model.ledger import LedgerWrite
+from outlast.model.ledger import Intent, LedgerWrite
 from outlast.model.pause import DueBy
 from outlast.model.task import State
 
@@ -142,6 +142,14 @@ class Move:
     step: StepName
     visit: Visit
     ending_as: Mapping[str, Any] | None = None
+
+
+def is_forbidden_by_mark(ending: Ending | None, ledger: Iterable[LedgerWrite]) -> bool:
+    """Whether a task that is marked for cancel must not write this: what waits, holds or begins
+    something new. The cancel step's own writes are exempt."""
+    return isinstance(ending, Pause | Wait | Backoff | Hold) or any(
+        isinstance(entry, Intent) for entry in ledger
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ class Admin:
 
         try:
             rows = await self._database.read(script)
-        except (ConfigError, StatementRefused):
+        except ConfigError:  # there is no such table
             return None
         row = rows[0]
         return StoreFacts(
@@ -119,14 +119,17 @@ class Admin:
             rows = yield self._queries("tasks_take", task_id=task_id)
             if not rows:
                 return False
-            entry = {"ledger_id": rows[0]["ledger_id"], "key": key}
+            call = {
+                "ledger_id": rows[0]["ledger_id"],
+                "key": key,
+                "fence": fence,
+                "write_no": write_no,
+            }
             if result is not None:
-                return bool((yield self._queries("task_ledger_settle", **entry, result=result)))
+                return bool((yield self._queries("task_ledger_resolve", **call, result=result)))
             if not force:
                 yield from self._needs_proven_death(task_id, fence)
-            return bool(
-                (yield self._queries("task_ledger_clear", **entry, fence=fence, write_no=write_no))
-            )
+            return bool((yield self._queries("task_ledger_clear", **call)))
 
         return await self._database.transact(script)
 

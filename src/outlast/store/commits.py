@@ -25,6 +25,7 @@ from outlast.model.commit import (
     Verdict,
     Wait,
     Write,
+    is_forbidden_by_mark,
     status_of,
 )
 from outlast.model.ids import Millis, Seq, TaskId
@@ -98,7 +99,7 @@ def _outcome(queries: Catalog, write: Write) -> Script[Verdict]:
     row = rows[0]
     is_this_lease = row["fence"] == write.fence
     if is_this_lease and row["write_no"] == write.write_no:
-        is_marked = row["cancel_requested_at"] is not None and is_stopped_by_mark(write)
+        is_marked = row["cancel_requested_at"] is not None and _is_stopped_by_mark(write)
         return Marked() if is_marked else Busy()
     has_moved = is_this_lease and row["write_no"] > write.write_no
     if has_moved or row["logged"] or row["ended"]:
@@ -111,13 +112,8 @@ def _outcome(queries: Catalog, write: Write) -> Script[Verdict]:
     return Lost()
 
 
-def is_stopped_by_mark(write: Write) -> bool:
-    """Whether this write must change nothing once the task is marked for cancel."""
-    if write.in_hook:
-        return False
-    return isinstance(write.ending, Pause | Wait | Backoff | Hold) or any(
-        isinstance(entry, Intent) for entry in write.ledger
-    )
+def _is_stopped_by_mark(write: Write) -> bool:
+    return not write.in_hook and is_forbidden_by_mark(write.ending, write.ledger)
 
 
 def _columns(write: Write, settings: Settings) -> dict[str, Any]:
@@ -139,7 +135,7 @@ def _columns(write: Write, settings: Settings) -> dict[str, Any]:
         "visit": None if move is None else move.visit,
         "ending_as": None if move is None else to_text_or_none(move.ending_as),
         "ends": write.ending is not None,
-        "stopped_by_mark": is_stopped_by_mark(write),
+        "stopped_by_mark": _is_stopped_by_mark(write),
         "failures": 0,
         "pauses": False,
         "retention": None,

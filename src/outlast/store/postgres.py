@@ -33,9 +33,10 @@ T = TypeVar("T")
 Connection = psycopg.AsyncConnection[dict[str, Any]]
 
 _CHANNEL = "outlast"
-_RETRIED = {"40001", "40P01"}
+_STALE_PLAN = "0A000"
+_RETRIED = {"40001", "40P01", _STALE_PLAN}
 _UNSENDABLE = (psycopg.DataError, psycopg.ProgrammingError, psycopg.NotSupportedError)
-_AWAY = re.compile(r"08...|57P..|53...|25006|55P03|58...|25P03")
+_AWAY = re.compile(r"08...|57...|53...|25006|25P0[23]|55P03|58...")
 
 
 class PostgresDatabase:
@@ -225,6 +226,9 @@ class PostgresDatabase:
         try:
             await self._show_presence(connection)
             yield connection
+        except psycopg.errors.ReadOnlySqlTransaction:
+            await connection.close()  # demoted, or gone read-only: the pool looks for another
+            raise
         finally:
             timer.cancel()
             await self._pool.putconn(connection)
@@ -369,6 +373,9 @@ async def _run(connection: Connection, script: Script[T], sent: _Sent) -> T:
         sent.query = statement.query.name
         try:
             cursor = await connection.execute(_text(statement.query), statement.params)
+        except psycopg.errors.FeatureNotSupported:  # a plan from before a migration
+            await connection.close()
+            raise
         except UnicodeError as error:  # half a character
             raise StatementRefused(statement.query.name, str(error)) from None
         rows = list(await cursor.fetchall()) if cursor.description else []

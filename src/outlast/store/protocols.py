@@ -333,17 +333,18 @@ class SweepStore(Protocol):
         taken under another server incarnation is not known."""
         ...
 
-    async def take_over(self, death: Death, *, limit: int = 500) -> TakenOver | None:
+    async def take_over(self, death: Death, *, limit: int = 100) -> TakenOver | None:
         """In one transaction: the worker is marked dead where its beat is still the one seen, and
         the leases it held end: fences rise, runs close as lost, tasks are claimable again.
 
         None: the beat has moved or somebody else was first; nothing changed. Each freed task whose
         run began before the death counts a crash; at the store's crash limit it has failed instead
-        ("the process died N times in step S"). Repeated crashes delay the next run.
+        ("the process died N times in step S"). Repeated crashes delay the next run, each task of
+        one worker longer than the one before.
         """
         ...
 
-    async def free_orphans(self, *, limit: int = 500) -> TakenOver:
+    async def free_orphans(self, *, limit: int = 100) -> TakenOver:
         """Free whatever is leased to a worker that is dead or has no row, as `take_over` does:
         what a claim slipped in beside a take-over, and what its limit left."""
         ...
@@ -431,9 +432,10 @@ class AdminStore(Protocol):
         """An operator's word about the effect of unknown outcome that the call (fence, write_no)
         left: its result, or None for "not done".
 
-        A result is recorded where none is. "Not done" clears that call's own intent and nothing
-        newer, and is refused (ConfigError) while the worker of that fence is not proven dead,
-        unless `force`. False: there was nothing of that call to resolve.
+        A result is recorded where none is and the intent is still that call's. "Not done" clears
+        that call's own intent and nothing newer, and is refused (ConfigError) while the worker of
+        that fence is not proven dead, unless `force`. False: there was nothing of that call to
+        resolve.
         """
         ...
 

@@ -45,7 +45,7 @@ class Sweeping:
             for row in rows
         ]
 
-    async def take_over(self, death: Death, *, limit: int = 500) -> TakenOver | None:
+    async def take_over(self, death: Death, *, limit: int = 100) -> TakenOver | None:
         def script() -> Script[TakenOver | None]:
             buried = yield self._queries("workers_bury", worker_id=death.worker_id, beat=death.beat)
             if not buried:
@@ -57,7 +57,7 @@ class Sweeping:
             await self._database.drop_presence(death.worker_id)
         return taken
 
-    async def free_orphans(self, *, limit: int = 500) -> TakenOver:
+    async def free_orphans(self, *, limit: int = 100) -> TakenOver:
         if not await self._read("tasks_orphaned", n=1):
             return TakenOver(freed=(), failed=())
         return await self._database.transact(lambda: self._free_orphans(limit))
@@ -65,6 +65,7 @@ class Sweeping:
     def _free_orphans(self, limit: int) -> Script[TakenOver]:
         freed: list[TaskId] = []
         failed: list[TaskId] = []
+        suspects = 0
         for orphan in (yield self._queries("tasks_orphaned", n=limit)):
             rows = yield self._queries("tasks_take_free", task_id=orphan["task_id"])
             if not rows or rows[0]["lease_owner"] != orphan["lease_owner"]:
@@ -75,15 +76,17 @@ class Sweeping:
                 yield from self._fail_killer(row, crashes)
                 failed.append(TaskId(row["task_id"]))
             else:
-                yield from self._free(row, crashed=bool(orphan["crashed"]))
+                suspects += 1 if orphan["crashed"] and row["crashes"] > 0 else 0
+                yield from self._free(row, crashed=bool(orphan["crashed"]), place=suspects)
                 freed.append(TaskId(row["task_id"]))
         return TakenOver(freed=freed, failed=failed)
 
-    def _free(self, row: Row, *, crashed: bool) -> Script[None]:
-        """The first death costs no delay; each further one doubles it."""
+    def _free(self, row: Row, *, crashed: bool, place: int) -> Script[None]:
+        """The first death costs no delay; each further one doubles it. Tasks that died together
+        more than once come back one after the other, so that the killer among them stands out."""
         delay = 0
         if crashed and row["crashes"] > 0:
-            delay = self._settings.crash_backoff_ms << min(row["crashes"] - 1, 10)
+            delay = (self._settings.crash_backoff_ms << min(row["crashes"] - 1, 10)) * place
         yield self._queries(
             "tasks_take_over",
             task_id=row["task_id"],

@@ -171,8 +171,13 @@ class Tasks:
         return await self._read(script)
 
     async def status_of(self, scope: Scope, task_id: TaskId) -> tuple[State, Seq]:
-        task = await self.get(scope, task_id)
-        return task.state, task.generation
+        def script() -> Script[tuple[State, Seq]]:
+            rows = yield self._queries("tasks_standing", **_within(scope), task_id=task_id)
+            if not rows:
+                yield from self._missing(scope, task_id)
+            return State(rows[0]["state"]), Seq(rows[0]["next_seq"] - 1)
+
+        return await self._read(script)
 
     async def snapshot(self, scope: Scope, task_id: TaskId) -> Snapshot:
         def script() -> Script[Snapshot]:

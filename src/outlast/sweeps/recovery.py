@@ -11,6 +11,7 @@ from outlast.store.protocols import SweepStore, TakenOver
 
 log = structlog.get_logger("outlast.recovery")
 
+_MOST_ROUNDS = 50
 _LONG_DEAD_MS = Millis(86_400_000)
 
 
@@ -32,7 +33,7 @@ class Recovery:
             vitals = await self._store.vitals()
             deaths = self._watch.look(began, awake_seconds(), vitals)
             taken = [await self._store.take_over(death) for death in deaths]
-            taken.append(await self._store.free_orphans())
+            taken.extend(await self._free_all_orphans())
         except StoreUnavailable:
             self._watch.forget()
             raise
@@ -46,6 +47,13 @@ class Recovery:
                     failed=len(result.failed),
                 )
         return sum(_count(result) for result in taken if result is not None)
+
+    async def _free_all_orphans(self) -> list[TakenOver]:
+        """What the take-overs' limit left, a bounded number at a time."""
+        taken = [await self._store.free_orphans()]
+        while _count(taken[-1]) and len(taken) < _MOST_ROUNDS:
+            taken.append(await self._store.free_orphans())
+        return taken
 
     async def forget_the_long_dead(self) -> None:
         await self._store.forget_workers(older_than=_LONG_DEAD_MS)

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from outlast.model.errors import StoreUnavailable
 from outlast.model.topics import task_topic, work_topic
 from outlast.store.database import Wakeups
 from outlast.store.protocols import SweepStore
@@ -63,7 +62,7 @@ class Sweeper:
         while not self._stopping.is_set():
             try:
                 await duty()
-            except StoreUnavailable as error:
+            except Exception as error:  # one refused statement must not end the duty
                 log.warning("sweep.failed", error=str(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds * random.uniform(0.9, 1.1)):

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
-from outlast.model.errors import StoreUnavailable
+from outlast.model.errors import ConfigError, StoreUnavailable
 from outlast.store.database import (
     PARAMETER,
     Dialect,
@@ -481,6 +481,8 @@ class _SqliteSession:
         try:
             return self.observe(self._database.text_of(action), action.params)
         except (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.OperationalError) as error:
+            if "no such table" in str(error):
+                raise ConfigError(str(error)) from None
             raise StatementRefused(action.query.name, str(error)) from None
 
     def leave(self) -> None:
@@ -553,6 +555,8 @@ class _PostgresSession:
             return self.observe(self._database.text_of(action), action.params)
         except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
             raise Deadlock(f"{action.query.name}: {error}") from None
+        except psycopg.errors.UndefinedTable as error:
+            raise ConfigError(str(error)) from None
         except (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError) as error:
             raise StatementRefused(action.query.name, str(error)) from None
 

@@ -70,8 +70,9 @@ class Attempt:
     async def execute(self) -> None:
         """Returns when the lease has ended, by a write of this run or by somebody else's."""
         try:
-            await self._begin()
-            while await self._one_step():
+            goes_on = await self._begin()
+            while goes_on:
+                goes_on = await self._one_step()
                 self.run.forgive()
         except LeaseLost:
             log.warning("run.lease_lost", **self._names())
@@ -81,12 +82,14 @@ class Attempt:
             log.exception("run.broke", **self._names())
             await self._hold_refused(error)
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> bool:
+        """False: the worker stops, and the lease was given back already."""
         lease = self.run.lease
         if lease.cancel_requested:
-            await self._enter_hook(lease.ending_as or {})
-        elif lease.state is State.SUBMITTED:
+            return await self._enter_hook(lease.ending_as or {})
+        if lease.state is State.SUBMITTED:
             await self.run.mailbox.post(events=[status_event(State.WORKING)])
+        return True
 
     # --- call ---------------------------------------------------------------------------------
 

@@ -98,6 +98,11 @@ class BeatThread:
         await asyncio.to_thread(self._thread.join)
 
     @property
+    def failure(self) -> BaseException | None:
+        """What ended the thread, if it ended by an error."""
+        return self._failure
+
+    @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
@@ -132,9 +137,15 @@ class BeatThread:
         """Under a new id: an identity that was declared dead is never used again."""
         worker_id = WorkerId(f"{socket.gethostname()}-{uuid7().hex[-12:]}")
         await stores.database.keep_presence(worker_id)
-        presence = await stores.database.incarnation()
-        sent = awake_seconds()
-        await stores.work.register(replace(self._worker, worker_id=worker_id, presence=presence))
+        try:
+            presence = await stores.database.incarnation()
+            sent = awake_seconds()
+            await stores.work.register(
+                replace(self._worker, worker_id=worker_id, presence=presence)
+            )
+        except BaseException:
+            await stores.database.drop_presence(worker_id)
+            raise
         with self._roll.lock:
             self._roll.worker_id = worker_id
             self._roll.valid_until = sent + self._worker.lease_ms / 1000
@@ -148,7 +159,7 @@ class BeatThread:
             try:
                 await self._beat(stores)
                 wait = interval - (awake_seconds() - began)
-            except StoreUnavailable as error:
+            except Exception as error:  # whatever it is, a worker that stops beating is dead
                 # The session may be gone, and with it the presence: come back at once, because
                 # others may find the lock free while this worker is alive.
                 log.warning("beat.failed", error=str(error))

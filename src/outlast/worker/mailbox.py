@@ -15,27 +15,24 @@ from typing import TypeVar, cast
 import orjson
 
 from outlast.model.commit import (
-    Backoff,
     Busy,
     Committed,
     Ending,
     Event,
     EventKind,
-    Hold,
     Lost,
     Marked,
     Move,
-    Pause,
     Refused,
     Verdict,
-    Wait,
     Write,
+    is_forbidden_by_mark,
 )
 from outlast.model.content import joined, part_from_json
 from outlast.model.errors import CancelRequested, LeaseLost, OutlastError
 from outlast.model.ids import WriteNo
 from outlast.model.lease import Lease
-from outlast.model.ledger import Intent, LedgerWrite
+from outlast.model.ledger import LedgerWrite
 from outlast.workflow.session import Written
 
 T = TypeVar("T")
@@ -67,10 +64,7 @@ class _Letter:
 
     @property
     def is_stopped_by_mark(self) -> bool:
-        return not self.in_hook and (
-            isinstance(self.ending, Pause | Wait | Backoff | Hold)
-            or any(isinstance(entry, Intent) for entry in self.ledger)
-        )
+        return not self.in_hook and is_forbidden_by_mark(self.ending, self.ledger)
 
 
 class Mailbox:
@@ -214,7 +208,9 @@ class Mailbox:
             ledger=tuple(entry for letter in letters for entry in letter.ledger),
             move=_last(moves),
             ending=cast("Ending | None", _last(endings)),
-            in_hook=any(letter.in_hook for letter in letters),
+            # One letter of the hook must not carry another's intent past the mark.
+            in_hook=any(letter.in_hook for letter in letters)
+            and not any(letter.is_stopped_by_mark for letter in letters),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +18,9 @@ from outlast.model.errors import (
     Stopped,
     StoreUnavailable,
 )
-from outlast.model.ids import Seq, WorkerId
+from outlast.model.ids import Seq, WorkerId, WriteNo
 from outlast.model.lease import Lease
-from outlast.model.ledger import LedgerEntry, LedgerKind, LedgerWrite, Result
+from outlast.model.ledger import Clear, LedgerEntry, LedgerKind, LedgerWrite, Result
 from outlast.store.protocols import LogStore, Standing, WorkStore
 from outlast.worker.mailbox import Mailbox
 from outlast.worker.threads import Threads
@@ -29,6 +30,7 @@ T = TypeVar("T")
 
 _PAGE = 500
 _SETTLE_S = 60.0
+_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,7 @@ class Run:
     _reason: Stopped | None = None
     _is_heard: bool = False
     _step: asyncio.Task[Any] | None = None
+    _told_at: float = 0.0
     _shielded: set[asyncio.Future[Any]] = field(default_factory=set)
     _threads: set[asyncio.Future[Any]] = field(default_factory=set)
 
@@ -87,6 +90,7 @@ class Run:
     def begin(self, step: asyncio.Task[Any]) -> None:
         """A step begins: `interrupt` will cancel its task."""
         self._step = step
+        self._told_at = -_PATIENCE_S
 
     def forgive(self) -> None:
         """The next step of the run begins unstopped; a lost lease is not forgiven."""
@@ -109,10 +113,21 @@ class Run:
 
     def interrupt(self, reason: Stopped) -> None:
         """Stop from outside: the step leaves at its next await. A lost lease beats any other
-        reason, because nothing that this run writes will count."""
-        if self._reason is None or isinstance(reason, LeaseLost):
+        reason, because nothing that this run writes will count.
+
+        May be called again and again. A step that has been told is left to clean up; it is told
+        again for a lost lease, and when it has not left for a while.
+        """
+        is_news = self._reason is None or (
+            isinstance(reason, LeaseLost) and not isinstance(self._reason, LeaseLost)
+        )
+        if is_news:
             self._reason = reason
-        if self._step is not None and not self._step.done():
+        now = asyncio.get_running_loop().time()
+        if self._step is None or self._step.done():
+            return
+        if is_news or now - self._told_at >= _PATIENCE_S:
+            self._told_at = now
             self._is_heard = True
             self._step.cancel()
 
@@ -185,6 +200,12 @@ class Run:
             return written.committed.settled.get(key, result)
         except LeaseLost:
             return await self._settle_unfenced(key, result)
+
+    async def clear(self, key: str, write_no: WriteNo) -> None:
+        with contextlib.suppress(LeaseLost):  # the successor has taken the intent over
+            await self.mailbox.post(
+                ledger=[Clear(key=key, write_no=write_no)], in_hook=self.in_hook
+            )
 
     async def _settle_unfenced(self, key: str, result: str) -> str:
         deadline = asyncio.get_running_loop().time() + _SETTLE_S

@@ -114,8 +114,8 @@ class Worker:
             resources = await stack.enter_async_context(self._agent.open_resources())
             stack.callback(self._threads.close)
             stack.push_async_callback(self._committer.close)
-            await beat.start()
             stack.push_async_callback(beat.stop)
+            await beat.start()
             around = Surroundings(
                 work=self._stores.work,
                 log=self._stores.log,
@@ -127,8 +127,13 @@ class Worker:
             watch = asyncio.create_task(self._watch_lease(beat), name="outlast-lease-watch")
             stack.push_async_callback(_cancelled, watch)
             self.ready.set()
-            await self._claim_until_stopped(around, watch)
-            await self._drain()
+            try:
+                await self._claim_until_stopped(around, watch, beat)
+                await self._grace()
+            finally:
+                # Also when this worker is torn down: no run may outlive its lease's worker or
+                # the resources that it uses.
+                await self._stop_all()
 
     def _as_new_worker(self) -> NewWorker:
         return NewWorker(
@@ -141,24 +146,29 @@ class Worker:
             presence=None,
         )
 
-    async def _drain(self) -> None:
-        """Let steps reach their next commit, then stop what has not, effects excepted."""
+    async def _grace(self) -> None:
+        """Let steps reach their next commit."""
         runs = list(self._runs)
         if runs:
             log.info("worker.draining", runs=len(runs))
             await asyncio.wait(runs, timeout=self._config.grace_s)
+
+    async def _stop_all(self) -> None:
+        """Stop what still runs, effects excepted, and wait for it."""
         while self._runs:  # again and again: a run between two steps does not hear it
             self._stop_runs(lambda run: ShuttingDown("the grace period is over"))
             await asyncio.wait(list(self._runs), timeout=0.5)
 
     # --- claiming -----------------------------------------------------------------------------
 
-    async def _claim_until_stopped(self, around: Surroundings, watch: asyncio.Task[None]) -> None:
+    async def _claim_until_stopped(
+        self, around: Surroundings, watch: asyncio.Task[None], beat: BeatThread
+    ) -> None:
         with self._stores.wakeups.subscribe(work_topic(self._agent.name)) as bell:
             while not self._stopping.is_set():
                 if watch.done():
                     watch.result()
-                    raise RuntimeError("the beat thread has ended")
+                    raise RuntimeError("the beat thread has ended") from beat.failure
                 self._changed.clear()
                 if await self._claim_round(around) == 0:
                     await self._until_something(bell)
@@ -188,7 +198,7 @@ class Worker:
                     worker_id, self._agent.name, workflow.name, workflow.version, limit=limit
                 )
             )
-        except StoreUnavailable as error:
+        except Exception as error:  # one refused claim must not end the worker
             log.warning("claim.failed", error=str(error))
         finally:
             with roll.lock:
@@ -266,6 +276,8 @@ class Worker:
             if self._roll.running.get(lease.task_id) == lease.fence:
                 del self._roll.running[lease.task_id]
         self._changed.set()
+        if self._stopping.is_set():  # others should take over what was given back, at once
+            self._stores.wakeups.send([work_topic(self._agent.name)])
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, LeaseLost):
             # The lease has no run any more: the beat gives it back, and another run tries.

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from outlast.model.errors import AuthorError, NotDone
 from outlast.model.ids import WriteNo
-from outlast.model.ledger import Clear, Intent, LedgerEntry, LedgerKind, effect_key
+from outlast.model.ledger import Intent, LedgerEntry, LedgerKind, effect_key
 from outlast.model.points import point
 from outlast.workflow.jsontype import JsonType
 from outlast.workflow.limits import check_duration, check_key
@@ -188,7 +188,7 @@ async def _called(run: Run[Any], effect: Effect, write_no: WriteNo) -> str:
     except not_done:
         # Our own timeout interrupts a call that may have arrived, whatever its error looks like.
         if not limit.expired():
-            await run.session.write(ledger=(Clear(key=effect.ledger_key, write_no=write_no),))
+            await run.session.clear(effect.ledger_key, write_no)
         raise
     return await _settled(run, effect, value)
 

@@ -94,6 +94,11 @@ class Session(Protocol):
         that the ledger holds, which is an earlier one where there was one."""
         ...
 
+    async def clear(self, key: str, write_no: WriteNo) -> None:
+        """Forget the intent of the call `write_no`, which certainly did nothing; also when the run
+        has been stopped meanwhile. Nothing is changed when the lease is lost."""
+        ...
+
     async def shielded(self, call: Awaitable[T]) -> T:
         """Await a call to the outside that nothing may interrupt. When the run stops meanwhile,
         the reason is raised here, but the call goes on, and the lease ends only after it."""

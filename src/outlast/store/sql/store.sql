@@ -5,8 +5,9 @@ select epoch, schema_version, readable_from, clock_offset, swept_at, (select now
 -- store_move_clock: moves the clock of timers and deadlines, and the last sweep with it
 update store set clock_offset = clock_offset + :by, swept_at = swept_at + :by;
 
--- store_sweep: notes that a sweep runs now
-update store set swept_at = (select now from clock);
+-- store_sweep: notes that a sweep runs now, to the nearest ten seconds: the row is read by every statement
+update store set swept_at = (select now from clock)
+ where swept_at is null or swept_at < (select now from clock) - 10000;
 
 -- store_sweep_due: the last sweep, if it was longer than :gap ago, locked for the one that handles it
 select swept_at, (select now from clock) as now from store

@@ -11,6 +11,12 @@ update task_ledger set result = :result, done_at = (select now from clock)
  where ledger_id = :ledger_id and key = :key and done_at is null
 returning key;
 
+-- task_ledger_resolve: an operator's result for the call that left this intent, and for no other
+update task_ledger set result = :result, done_at = (select now from clock)
+ where ledger_id = :ledger_id and key = :key and fence = :fence and write_no = :write_no
+   and done_at is null
+returning key;
+
 -- task_ledger_keep: a value computed here, intent and result in one; the first one stays
 insert into task_ledger (ledger_id, key, kind, digest, fence, write_no, intent_at, result, done_at)
 values (:ledger_id, :key, :kind, :digest, :fence, :write_no, (select now from clock), :result,

@@ -11,6 +11,10 @@ select :task_id, :agent, :tenant, :owner, :context_id, :workflow, :version, 'sub
 select * from tasks
  where task_id = :task_id and agent = :agent and tenant = :tenant and owner = :owner;
 
+-- tasks_standing: the state and the log's end of the task within the scope, and nothing else
+select state, next_seq from tasks
+ where task_id = :task_id and agent = :agent and tenant = :tenant and owner = :owner;
+
 -- tasks_take: the row, locked by a writer that will change it in this transaction
 select tasks.*, (select now from clock) as now from tasks where task_id = :task_id;
 

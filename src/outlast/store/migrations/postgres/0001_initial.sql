@@ -138,7 +138,7 @@ comment on column task_runs.ended_write_no is 'The run''s own write that ended i
 
 create table task_ledger (
     ledger_id text not null,
-    key       text not null,
+    key       text collate "C" not null,
     kind      text not null,
     request   text,
     digest    text,
@@ -151,6 +151,7 @@ create table task_ledger (
     constraint what_is_done_has_a_result check ((done_at is null) = (result is null))
 );
 comment on table task_ledger is 'What a task has already got from outside, by key.';
+comment on column task_ledger.key is 'Compared by bytes: pages are cut at keys.';
 comment on column task_ledger.write_no is 'With fence: which call the open intent belongs to.';
 
 create table task_folds (

@@ -44,7 +44,8 @@ with recursive queues (tenant, priority) as (
             where agent = :agent and workflow = :workflow and version = :version
               and tenant = queues.tenant and priority = queues.priority
               and lease_owner is null and ready_at <= (select now from clock)
-            order by ready_at limit :n
+            order by ready_at
+            limit (select cast(:n as bigint) / count(*) + 1 from queues)
               for no key update skip locked) as candidates
 ), chosen as (
     select task_id from ready order by turn, priority, ready_at limit :n
