@@ -18,7 +18,16 @@ from outlast.model.errors import SchemaMismatch, StoreUnavailable
 from outlast.model.ids import WorkerId
 from outlast.store import commits
 from outlast.store.admin import SCHEMA_VERSION, Admin
-from outlast.store.database import PARAMETER, Dialect, Query, Rows, Script, Statement, catalog
+from outlast.store.database import (
+    PARAMETER,
+    Dialect,
+    Query,
+    Rows,
+    Script,
+    Statement,
+    catalog,
+    parse,
+)
 from outlast.store.postgres import PostgresDatabase
 from outlast.store.protocols import Settings
 from outlast.store.sqlite import SqliteDatabase
@@ -337,9 +346,10 @@ def test_an_override_says_why(dialect: Dialect) -> None:
     """And it stands in the place of a shared query, with the same parameters."""
     folder = ROOT / "src/outlast/store/sql"
     for path in (folder / dialect).glob("*.sql"):
-        heads = [line for line in path.read_text().splitlines() if line.startswith("-- ")]
-        names = [line for line in heads if not line.startswith("-- differs: ")]
-        assert len(heads) == 2 * len(names), f"{path.name}: each override needs its reason"
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for name in parse("\n".join(lines)):
+            (head,) = [n for n, line in enumerate(lines) if line.startswith(f"-- {name}: ")]
+            assert lines[head + 1].startswith("-- differs: "), f"{name} does not say why"
     queries = [catalog(one) for one in ("sqlite", "postgres")]
     assert set(queries[0]) == set(queries[1])
     for name in queries[0]:

@@ -18,7 +18,7 @@ import structlog
 from outlast.model.errors import StoreUnavailable
 from outlast.model.ids import NOBODY, Fence, TaskId, WorkerId, uuid7
 from outlast.model.lease import awake_seconds
-from outlast.store.database import Database
+from outlast.store.database import Database, StatementRefused
 from outlast.store.protocols import BeatStore, NewWorker, Standing, WorkStore
 
 log = structlog.get_logger("outlast.beat")
@@ -159,7 +159,7 @@ class BeatThread:
             try:
                 await self._beat(stores)
                 wait = interval - (awake_seconds() - began)
-            except Exception as error:  # whatever it is, a worker that stops beating is dead
+            except (StoreUnavailable, StatementRefused) as error:
                 # The session may be gone, and with it the presence: come back at once, because
                 # others may find the lock free while this worker is alive.
                 log.warning("beat.failed", error=str(error))

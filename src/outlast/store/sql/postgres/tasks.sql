@@ -21,7 +21,8 @@ select task_id from tasks
  order by task_id for no key update;
 
 -- tasks_claim: leases up to :n ready tasks of one version to a worker that is not dead, fair between tenants
--- differs: steps over the queues of (tenant, priority) by index, so that what waits costs nothing; writes the runs too
+-- differs: steps over the queues of (tenant, priority) by index, so that what waits costs nothing; locks
+-- only what it takes, and has more to choose from than it takes, for claims at once; writes the runs too
 with recursive queues (tenant, priority) as (
     (select tenant, priority from tasks
       where agent = :agent and workflow = :workflow and version = :version
@@ -44,15 +45,21 @@ with recursive queues (tenant, priority) as (
             where agent = :agent and workflow = :workflow and version = :version
               and tenant = queues.tenant and priority = queues.priority
               and lease_owner is null and ready_at <= (select now from clock)
-            order by ready_at
-            limit (select cast(:n as bigint) / count(*) + 1 from queues)
-              for no key update skip locked) as candidates
+            order by ready_at limit :n) as candidates
 ), chosen as (
-    select task_id from ready order by turn, priority, ready_at limit :n
+    select task_id, row_number() over (order by turn, priority, ready_at) as place
+      from ready order by place limit cast(:n as bigint) * 4
+), locked as (
+    select tasks.task_id
+      from chosen join tasks on tasks.task_id = chosen.task_id
+     where tasks.lease_owner is null and tasks.ready_at is not null
+     order by chosen.place limit :n
+       for no key update of tasks skip locked
 ), claimed as (
     update tasks set lease_owner = :worker_id, fence = fence + 1, write_no = 0, ready_at = null,
                      updated_at = (select now from clock)
-     where task_id in (select task_id from chosen)
+     where task_id in (select task_id from locked)
+       and lease_owner is null and ready_at is not null
        and exists (select 1 from workers where worker_id = :worker_id and dead_at is null)
     returning *
 ), runs as (
