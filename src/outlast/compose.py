@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -60,6 +61,7 @@ class Role:
     run: Callable[[], Awaitable[None]]
     stop: Stop
     problems: Callable[[], list[str]] = list
+    hindrances: Callable[[], list[str]] = list
 
 
 # --- the database -------------------------------------------------------------------------------
@@ -117,11 +119,18 @@ def stores_on(database: Database, settings: Settings) -> Stores:
 
 
 @contextlib.asynccontextmanager
-async def open_stores(configuration: Configuration) -> AsyncIterator[Stores]:
+async def open_stores(
+    configuration: Configuration, *, create: bool = True
+) -> AsyncIterator[Stores]:
     """The store, ready for use: a SQLite file is migrated here, PostgreSQL by `outlast migrate`.
+
+    Without `create` a SQLite file that is not there stays so, and is a ConfigError.
 
     Raises ConfigError when the database is not there, SchemaMismatch when it does not fit.
     """
+    path = configuration.database.removeprefix("sqlite:///")
+    if not create and path != configuration.database and not Path(path).exists():
+        raise ConfigError(f"there is no SQLite file {path}: check --database")
     database = database_for(configuration)
     await database.open()
     try:
@@ -197,7 +206,12 @@ def worker_role(agent: Agent, stores: Stores, configuration: Configuration) -> R
         recovery_s=configuration.recovery,
     )
     both = (Role(run=worker.run, stop=worker.stop), Role(run=sweeper.run, stop=sweeper.stop))
-    return Role(run=lambda: run_together(*both), stop=worker.stop, problems=worker.problems)
+    return Role(
+        run=lambda: run_together(*both),
+        stop=worker.stop,
+        problems=worker.problems,
+        hindrances=worker.hindrances,
+    )
 
 
 def _beat_stores(configuration: Configuration) -> BeatStores:
@@ -211,9 +225,10 @@ def gateway_role(
     stores: Stores,
     configuration: Configuration,
     epoch: str,
-    problems: Callable[[], list[str]] = list,
+    worker: Role | None = None,
 ) -> Role:
-    """A gateway on its address. The card names the port that is really listened on."""
+    """A gateway on its address. The card names the port that is really listened on. The health
+    of a worker in the same process is told too."""
     if not configuration.open_to_all and not _is_loopback(configuration.host):
         raise ConfigError(
             f"nobody is authenticated, so the gateway listens on loopback only, not on"
@@ -231,12 +246,14 @@ def gateway_role(
     )
 
     async def unready() -> list[str]:
+        hindrances = [] if worker is None else worker.hindrances()
         try:
             await stores.admin.check()
         except OutlastError as error:
-            return [str(error)]
-        return []
+            return [str(error), *hindrances]
+        return hindrances
 
+    problems = list if worker is None else worker.problems
     app = create_app(handler, agent_card(agent, config), problems=problems, unready=unready)
     server = GatewayServer(app, handler, listener)
 
@@ -286,6 +303,10 @@ async def run_roles(*roles: Role) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_all)
     await run_together(*roles)
+    if problems := [problem for role in roles for problem in role.problems()]:
+        # What is stuck cannot be waited for. Leases are given back: nothing is lost by leaving.
+        log.error("process.abandoned", problems=problems)
+        os._exit(1)
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -296,7 +317,7 @@ async def serve(agent: Agent, configuration: Configuration) -> None:
     async with open_stores(configuration) as stores:
         facts = await stores.admin.check()
         worker = worker_role(agent, stores, configuration)
-        gateway = gateway_role(agent, stores, configuration, facts.epoch, worker.problems)
+        gateway = gateway_role(agent, stores, configuration, facts.epoch, worker)
         await run_roles(worker, gateway)
 
 

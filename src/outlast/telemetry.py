@@ -17,6 +17,9 @@ EVENTS: Mapping[str, str] = {
     "worker.declared_dead": "this worker finds that others have declared it dead",
     "worker.dead": "a watcher has proved another worker dead and freed its tasks",
     "worker.draining": "a graceful stop waits for running steps",
+    "worker.blocked": "code of a step blocks the worker's loop: leases are kept, nothing else runs",
+    "process.abandoned": "the process leaves although something in it is stuck",
+    "step.ignores_stop": "a step goes on although it was stopped; its task is held or given back",
     "beat.failed": "a beat did not reach the store; it is tried again at once",
     "beat.died": "the beat thread has ended with an error",
     "claim.failed": "a claim did not reach the store, or its reply did not come back",
@@ -64,6 +67,26 @@ def configure_logging(
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(
-        level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
+    _configure_libraries(renderer)
+
+
+def _configure_libraries(renderer: structlog.typing.Processor) -> None:
+    """What libraries log goes through the same renderer: callers' text cannot forge a line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                renderer,
+            ],
+            foreign_pre_chain=[
+                structlog.stdlib.add_log_level,
+                structlog.stdlib.add_logger_name,
+                structlog.processors.TimeStamper(fmt="iso"),
+                structlog.processors.format_exc_info,
+            ],
+        )
     )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    # The SDK warns of every request that it refuses: the caller has been told, that is enough.
+    logging.getLogger("a2a").setLevel(logging.ERROR)

@@ -36,7 +36,7 @@ def other_clock() -> None:
         return (right() + offset()) / 86400 + _EPOCH_AS_JULIAN_DAY
 
     def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect_rightly(*arguments, **options)
+        connection: sqlite3.Connection = connect_rightly(*arguments, **options)
         connection.create_function("julianday", 1, julian_day)
         return connection
 

@@ -14,7 +14,6 @@ from tests.cases.conftest import Town
 from tests.chaos.caller import Caller, Refusal, state_of
 from tests.chaos.fleets import NEVER, ONCE, CounterSink
 
-ROUNDS = 40
 AT_ONCE = 8
 BEAT_S = 0.1
 FIVE_MINUTES = Millis(300_000)
@@ -40,7 +39,10 @@ async def test_case_046_cancel_stops_the_run(fleet: Fleet, sink: CounterSink) ->
         assert await sink.counts(after) == NEVER
 
 
-async def test_case_047_cancel_racing_completion(town: Town, one: Caller, other: Caller) -> None:
+@pytest.mark.parametrize("rounds", [40, pytest.param(2000, marks=pytest.mark.soak)])
+async def test_case_047_cancel_racing_completion(
+    town: Town, one: Caller, other: Caller, rounds: int
+) -> None:
     """Cancels of tasks that end by themselves at about that moment, through two gateways."""
     dice = random.Random(47)
 
@@ -56,7 +58,7 @@ async def test_case_047_cancel_racing_completion(town: Town, one: Caller, other:
         return end
 
     ends: Counter[str | None] = Counter()
-    for first in range(0, ROUNDS, AT_ONCE):
+    for first in range(0, rounds, AT_ONCE):
         ends.update(await asyncio.gather(*map(race, range(first, first + AT_ONCE))))
     assert set(ends) == {"CANCELED", "COMPLETED"}, "each side wins; the laws count the ends"
 

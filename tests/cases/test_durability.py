@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import psycopg
+import pytest
 
 from outlast.model.ids import Seq, TaskId
 from outlast.testing.fleet import Fleet, until
@@ -12,13 +13,14 @@ from tests.cases.conftest import Town
 from tests.chaos.caller import Caller, Json, fold, generation_of, seen, state_of, texts_of
 from tests.chaos.fleets import CounterSink
 
-LEAVERS = 30
-KILLS = 3
 WRITERS = 20
 CHUNKS = 50
 
 
-async def test_case_027_disconnect_at_the_end(town: Town, one: Caller, other: Caller) -> None:
+@pytest.mark.parametrize("rounds", [30, pytest.param(300, marks=pytest.mark.soak)])
+async def test_case_027_disconnect_at_the_end(
+    town: Town, one: Caller, other: Caller, rounds: int
+) -> None:
     """The clients leave at the last artifact frame, while the end is being written."""
 
     async def leave(caller: Caller) -> str:
@@ -31,7 +33,7 @@ async def test_case_027_disconnect_at_the_end(town: Town, one: Caller, other: Ca
                     shown += event["artifactUpdate"]["artifact"]["parts"][0]["text"]
         return task_id
 
-    task_ids = await asyncio.gather(*(leave(caller) for caller in [one, other] * (LEAVERS // 2)))
+    task_ids = await asyncio.gather(*(leave(caller) for caller in [one, other] * (rounds // 2)))
 
     async def all_ended() -> bool:
         tasks = await asyncio.gather(*map(one.get, task_ids))
@@ -40,10 +42,11 @@ async def test_case_027_disconnect_at_the_end(town: Town, one: Caller, other: Ca
     await until(all_ended, within=5)
 
 
-async def test_case_028_event_is_stored_before_it_is_shown(fleet: Fleet) -> None:
+@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.soak)])
+async def test_case_028_event_is_stored_before_it_is_shown(fleet: Fleet, rounds: int) -> None:
     """Every event that a caller gets is in GetTask of the other gateway by then; and after a kill
     of everybody it is in the log, word for word."""
-    for _ in range(KILLS):
+    for _ in range(rounds):
         ours, theirs, worker = await asyncio.gather(
             fleet.gateway(), fleet.gateway(), fleet.worker()
         )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from outlast.model.ids import Millis, Seq, TaskId
 from outlast.testing.fleet import Fleet, until
 from tests.cases.conftest import Town
 from tests.chaos.caller import Caller, Json, Refusal, history_of, state_of
 from tests.chaos.fleets import NEVER, ONCE, CounterSink, have_beaten
 
-ROUNDS = 10
-ANSWERS = 20
+AT_ONCE = 10
 BEAT_S, LEASE_S = 0.1, 0.4
 STEP_TIMEOUT = Millis(600_000)
 
@@ -41,8 +42,11 @@ async def test_case_079_parked_task_is_left_alone(fleet: Fleet) -> None:
     assert [(run["attempt"], run["outcome"]) for run in runs] == [(1, "paused"), (1, "completed")]
 
 
-async def test_case_080_two_answers_at_once(town: Town, one: Caller, other: Caller) -> None:
-    async def race(number: int) -> None:
+@pytest.mark.parametrize("rounds", [10, pytest.param(500, marks=pytest.mark.soak)])
+async def test_case_080_two_answers_at_once(
+    town: Town, one: Caller, other: Caller, rounds: int
+) -> None:
+    async def race() -> None:
         suffix = town.sink.key()
         task = await one.send(f"ask Well?; effect {{answer}}-{suffix}")
         answers = ("approve", "reject")
@@ -66,10 +70,14 @@ async def test_case_080_two_answers_at_once(town: Town, one: Caller, other: Call
         assert await town.sink.counts(f"{winner}-{suffix}") == ONCE
         assert await town.sink.counts(f"{loser}-{suffix}") == NEVER
 
-    await asyncio.gather(*map(race, range(ROUNDS)))
+    for _ in range(rounds // AT_ONCE):
+        await asyncio.gather(*(race() for _ in range(AT_ONCE)))
 
 
-async def test_case_082_answer_to_the_first_frame(town: Town, one: Caller, other: Caller) -> None:
+@pytest.mark.parametrize("rounds", [20, pytest.param(1000, marks=pytest.mark.soak)])
+async def test_case_082_answer_to_the_first_frame(
+    town: Town, one: Caller, other: Caller, rounds: int
+) -> None:
     """The clients answer, through the other gateway, as soon as the question reaches them."""
 
     async def answer_at_once() -> str | None:
@@ -80,8 +88,9 @@ async def test_case_082_answer_to_the_first_frame(town: Town, one: Caller, other
                     break
             return state_of(await other.send("yes", task=task))
 
-    states = await asyncio.gather(*(answer_at_once() for _ in range(ANSWERS)))
-    assert set(states) == {"COMPLETED"}
+    for _ in range(rounds // AT_ONCE):
+        states = await asyncio.gather(*(answer_at_once() for _ in range(AT_ONCE)))
+        assert set(states) == {"COMPLETED"}
 
 
 async def test_case_086_timers_outlast_a_restart(fleet: Fleet, sink: CounterSink) -> None:

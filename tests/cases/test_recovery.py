@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from outlast.compose import Stores
 from outlast.model.ids import TaskId
@@ -26,8 +27,6 @@ SETTLED_S = 5.0
 """What recovery may take beside the lease."""
 
 ROLLS = 3
-IN_FLIGHT = 100
-BURST = 60
 
 
 async def test_case_056_work_in_flight_goes_on_elsewhere(fleet: Fleet) -> None:
@@ -90,17 +89,18 @@ def claims_after_draining(worker: Child) -> list[Json]:
     return [entry for entry in entries[drains:] if entry.get("event") == "run.began"]
 
 
+@pytest.mark.parametrize("in_flight", [100, pytest.param(250, marks=pytest.mark.soak)])
 async def test_case_058_database_restarts_during_recovery(
-    postgres_fleet: Fleet, postgres_server: PostgresServer
+    postgres_fleet: Fleet, postgres_server: PostgresServer, in_flight: int
 ) -> None:
     gateway, victim = await asyncio.gather(
-        postgres_fleet.gateway(), postgres_fleet.worker(concurrency=IN_FLIGHT)
+        postgres_fleet.gateway(), postgres_fleet.worker(concurrency=in_flight)
     )
     async with Caller(gateway.url, timeout=60) as caller:
         tasks = await asyncio.gather(
-            *(caller.send("wait 1; say x", wait=False) for _ in range(IN_FLIGHT))
+            *(caller.send("wait 1; say x", wait=False) for _ in range(in_flight))
         )
-        await victim.logged("run.began", times=IN_FLIGHT)
+        await victim.logged("run.began", times=in_flight)
         successor = await postgres_fleet.worker(concurrency=50)
         victim.kill()
         await successor.logged("worker.dead")
@@ -190,7 +190,8 @@ async def is_taken_over(fleet: Fleet, caller: Caller, task: Json) -> None:
     await until(lambda: are_in(caller, [task], "COMPLETED"))
 
 
-async def test_case_065_every_acknowledged_task_runs(fleet: Fleet) -> None:
+@pytest.mark.parametrize("burst", [60, pytest.param(500, marks=pytest.mark.soak)])
+async def test_case_065_every_acknowledged_task_runs(fleet: Fleet, burst: int) -> None:
     """The server is killed three times during a burst of sends. What was acknowledged runs; what
     was not is there and runs, or was never there, and its repeat under the same id finds out."""
     dice = random.Random(65)
@@ -204,19 +205,19 @@ async def test_case_065_every_acknowledged_task_runs(fleet: Fleet) -> None:
             return
         assert acknowledged.setdefault(message_id, task["id"]) == task["id"]
 
-    message_ids = [str(uuid.uuid4()) for _ in range(BURST)]
+    message_ids = [str(uuid.uuid4()) for _ in range(burst)]
     for kill in (True, True, True, False):
         async with Caller(server.url) as caller:
             sends = [asyncio.create_task(send(caller, name)) for name in message_ids]
             if kill:
-                done = dice.randrange(BURST // 4, BURST)
+                done = dice.randrange(burst // 4, burst)
                 await until(lambda: enough_of(sends, done))  # noqa: B023
                 server.kill()
             await asyncio.gather(*sends)
         server = await fleet.serve() if kill else server
 
-    assert len(acknowledged) == BURST
-    assert len(set(acknowledged.values())) == BURST
+    assert len(acknowledged) == burst
+    assert len(set(acknowledged.values())) == burst
     async with Caller(server.url) as caller:
         tasks = [{"id": task_id} for task_id in acknowledged.values()]
         await all_ended(fleet)

@@ -223,7 +223,7 @@ def pause_of(task: Json) -> str:
 def fold(items: Iterable[Json]) -> Json:
     """The Task that a stream opened with, after its events: what must equal GetTask."""
     first, *events = items
-    task = copy.deepcopy(first["task"])
+    task: Json = copy.deepcopy(first["task"])
     for event in events:
         if "statusUpdate" in event:
             task["status"] = event["statusUpdate"]["status"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import psycopg
 import pytest
 
+from outlast.model import points
 from outlast.model.commit import Event, EventKind, Lost, Move, Pause, Release, Wait
 from outlast.model.errors import UnsupportedOperation
 from outlast.model.ids import Millis, StepName, Visit, WorkerId
@@ -217,6 +219,7 @@ class TestTakeOver:
         """Each freed task whose run began before the death counts a crash; at the store's crash
         limit it has failed instead ("the process died N times in step S")."""
         task_id = await store.new_task()
+        await store.sql("update tasks set crashes = 2")  # one more would be the end
         for n in range(4):
             await store.worker(f"w{n}")
             run = await store.claim_again(task_id, f"w{n}")
@@ -231,7 +234,7 @@ class TestTakeOver:
                 case "given back":
                     await store.beats.release(run.worker_id, task_id, run.lease.fence)
         task = await store.task(task_id)
-        assert (task.crashes, task.attempt, task.state) == (0, 1, State.SUBMITTED)
+        assert (task.crashes, task.attempt, task.state) == (2, 1, State.SUBMITTED)
 
     async def test_the_first_crash_costs_no_delay_and_each_further_one_doubles_it(
         self, store: Store
@@ -257,6 +260,7 @@ class TestTakeOver:
         before."""
         patient = await store.another(crash_limit=9, crash_backoff_ms=2_000)
         together = [await store.new_task() for _ in range(3)]
+        before = await store.now()
         for name in ("w1", "w2"):
             await store.worker(name)
             assert len(await store.claim(name)) == 3
@@ -359,6 +363,36 @@ class TestFreeOrphans:
         assert (await store.task(task_id)).crashes == 0
         async with store.unchanged():
             assert await store.commit(run.write(said())) == Lost()
+
+    async def test_leaves_alone_what_another_worker_has_claimed_meanwhile(
+        self, store: Store
+    ) -> None:
+        """Each is harmless when two run at once, and bounded by `limit`."""
+        run = await store.claimed()
+        await store.worker("w2")
+        await store.work.sign_off(W1)
+        if store.is_sqlite:
+            return  # nobody else writes during a transaction there
+
+        def meanwhile(name: str) -> None:
+            if name != "before:tasks_take_free":
+                return
+            points.listen(None)
+            with psycopg.connect(store.url, autocommit=True) as another:
+                another.execute("update task_runs set ended_at = 1, outcome = 'lost'")
+                another.execute("update tasks set lease_owner = 'w2', fence = fence + 2")
+                another.execute(
+                    "insert into task_runs (task_id, fence, worker_id, step, attempt, started_at)"
+                    " select task_id, fence, 'w2', step, attempt, 1 from tasks"
+                )
+
+        points.listen(meanwhile)
+        try:
+            assert await store.sweeping.free_orphans() == TakenOver(freed=[], failed=[])
+        finally:
+            points.listen(None)
+        task = await store.task(run.task_id)
+        assert (task.lease_owner, task.fence) == ("w2", run.lease.fence + 2)
 
     async def test_is_bounded(self, store: Store) -> None:
         """Each is harmless when two run at once, and bounded by `limit`."""
@@ -804,11 +838,14 @@ class TestExcuseOutage:
         passed meanwhile by that gap, at most `longest`, once; return by how much (0: no
         outage)."""
         paused = await store.paused(after=HOUR)
+        lived = await store.new_task(workflow="lived", max_age=Millis(HOUR))
         await store.later(2 * HOUR)
         await self.sweep(store)
         await self.away(store, 2 * HOUR)
-        assert await self.sweep(store) > 0
+        async with store.unchanged(but=["store"]):
+            assert await self.sweep(store) > 0
         assert await store.sweeping.end_overdue_pauses() == [paused.task_id]
+        assert await store.sweeping.end_overdue_lives() == [lived]
 
     async def test_timers_do_not_move(self, store: Store) -> None:
         """Timers do not move."""

@@ -9,7 +9,7 @@ import pytest
 
 from examples.hello.agent import agent
 from outlast import compose
-from outlast.configuration import configuration
+from outlast.configuration import Configuration, configuration
 from outlast.model.errors import ConfigError
 
 
@@ -36,7 +36,7 @@ async def test_a_gateway_can_be_opened_to_all(tmp_path: Path) -> None:
     await listens(settings)
 
 
-async def listens(settings: compose.Configuration) -> None:
+async def listens(settings: Configuration) -> None:
     async with compose.open_stores(settings) as stores:
         role = compose.gateway_role(agent, stores, settings, "epoch")
         running = asyncio.ensure_future(role.run())

@@ -99,7 +99,7 @@ async def test_interleaving_03_a_step_that_times_out_waits_for_the_effect_that_i
     task_id = await house.send(workflow)
     hired = await house.hire(workflow)
     await _has_left(left)
-    assert (await house.store.task(task_id)).lease_owner == hired.worker_id
+    await house.keeps(task_id, hired)
     gate.open()
     await house.backs_off(task_id, 1)
     await house.store.later(2 * HOUR)
@@ -137,7 +137,7 @@ async def test_interleaving_03_a_sibling_that_failed_in_a_map_waits_for_the_othe
     await gate.reached()
     while "bad" not in calls:
         await asyncio.sleep(0)
-    assert (await house.store.task(task_id)).lease_owner == hired.worker_id
+    await house.keeps(task_id, hired)
     gate.open()
     await house.backs_off(task_id, 1)
     await house.store.later(2 * HOUR)
@@ -165,7 +165,7 @@ async def test_interleaving_03_a_worker_that_stops_waits_for_the_effect_that_it_
     second = await house.hire(workflow)
     stopping = asyncio.create_task(first.stop())
     await _has_left(left)
-    assert (await house.store.task(task_id)).lease_owner == first.worker_id
+    await house.keeps(task_id, first)
     gate.open()
     await stopping
     assert text_of(await house.ended(task_id)) == "mail #1"
@@ -430,7 +430,7 @@ async def test_interleaving_10_a_read_back_from_before_the_claim_does_not_stop_t
     task_id = await house.send(workflow)
     await gate.reached()
     read.release()
-    await _beats(house, hired.worker_id, 3)
+    await house.beats(hired, 3)
     gate.open()
     await house.ended(task_id)
     assert gate.arrivals == 1
@@ -452,7 +452,7 @@ async def test_interleaving_10_while_a_claim_is_under_way_nothing_is_given_back(
     claim = wire.hold_reply("claim")
     hired = await house.hire(workflow, wire=wire)
     await claim.happened.wait()
-    await _beats(house, hired.worker_id, 4)
+    await house.beats(hired, 4)
     claim.release()
     await gate.reached()
     gate.open()
@@ -481,14 +481,6 @@ async def test_interleaving_10_a_claims_reply_that_comes_after_its_lease_has_end
     await house.ended(task_id)
     assert fences == [3]
     assert await house.outcomes(task_id) == ["released", "completed"]
-
-
-async def _beats(house: House, worker_id: WorkerId, times: int) -> None:
-    """Returns when the worker has beaten so often."""
-    beat = await house.store.beat_of(worker_id)
-    async with asyncio.timeout(10):
-        while await house.store.beat_of(worker_id) < beat + times:
-            await asyncio.sleep(0.01)
 
 
 # --- 12: questions in a loop, and a crash at every point ------------------------------------------

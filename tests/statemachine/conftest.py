@@ -6,13 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlast.testing.scripted import ScriptedDatabase
-from tests.statemachine.stage import Stage
+from tests.statemachine.stage import Stage, opened
 
 
 @pytest.fixture
 def stage(database_url: str) -> Iterator[Stage]:
-    with ScriptedDatabase.at(database_url) as database:
-        stage = Stage(database)
-        stage.run(stage.admin.migrate())
+    with opened(database_url) as stage:
         yield stage

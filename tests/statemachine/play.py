@@ -73,7 +73,10 @@ class Attempt(Watcher):
         self.verb.executed(self, statement, rows)
 
     def committed(self, call: Call[Any], result: Any) -> None:
-        self.verb.committed(self, result)
+        try:
+            self.verb.committed(self, result)
+        except (CallerError, ConfigError) as error:
+            raise Violation(f"{self.verb} has committed; the model refuses it: {error!r}") from None
         self.play.compare()
 
     def rows_held(self) -> set[str]:
@@ -191,7 +194,7 @@ class Play:
 
     def _check_refusal(self, attempt: Attempt, error: BaseException) -> None:
         if not isinstance(error, CallerError | ConfigError):
-            raise error
+            raise Violation(f"{attempt.verb} failed: {error!r}") from error
         refusal = refusal_of(lambda: attempt.verb.refused(attempt))
         require(refusal is type(error), f"{attempt.verb} was refused: {error!r}", refusal)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from outlast.model.artifacts import artifact_event
 from outlast.model.commit import (
@@ -11,6 +12,7 @@ from outlast.model.commit import (
     Ending,
     Event,
     Finish,
+    LoggedEvent,
     Move,
     Pause,
     Verdict,
@@ -30,7 +32,7 @@ from outlast.model.ids import (
     WriteNo,
 )
 from outlast.model.lease import Death, Lease
-from outlast.model.ledger import Intent, LedgerKind, LedgerWrite
+from outlast.model.ledger import Intent, LedgerEntry, LedgerKind, LedgerWrite
 from outlast.model.pause import Ask, DueBy, OnDeadline
 from outlast.model.task import Scope, State, Task
 from outlast.store.admin import Admin
@@ -42,8 +44,6 @@ from outlast.store.sweeping import Sweeping
 from outlast.store.tasks import Tasks
 from outlast.store.work import Work
 from outlast.testing.scripted import ScriptedDatabase
-
-T = TypeVar("T")
 
 HOUR = 3_600_000
 AGENT, FLOW = "reviews", "review"
@@ -69,6 +69,15 @@ _EMPTIED = (
     "versions",
     "tombstones",
 )
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Stage]:
+    """A stage on the empty database at `url`."""
+    with ScriptedDatabase.at(url) as database:
+        stage = Stage(database)
+        stage.run(stage.admin.migrate())
+        yield stage
 
 
 class Stage:
@@ -140,16 +149,22 @@ class Stage:
     def task(self, task_id: TaskId) -> Task:
         return self.run(self.tasks.get(SCOPE, task_id))
 
-    def events(self, task_id: TaskId) -> list[Any]:
+    def events(self, task_id: TaskId) -> list[LoggedEvent]:
         return list(self.run(self.log.events_since(task_id, Seq(0))))
 
-    def texts(self, task_id: TaskId) -> list[str]:
+    def words(self, task_id: TaskId) -> list[str]:
         """What the log says, one word for each event."""
         return [word_of(event.body) for event in self.events(task_id)]
 
+    def entry(self, task_id: TaskId, key: str) -> LedgerEntry | None:
+        return self.run(self.work.entry(LedgerId(task_id), key))
+
     def result_of(self, task_id: TaskId, key: str) -> str | None:
-        entry = self.run(self.work.entry(LedgerId(task_id), key))
+        entry = self.entry(task_id, key)
         return None if entry is None else entry.result
+
+    def pass_time(self, hours: float) -> None:
+        self.run(self.admin.move_clock(Millis(int(hours * HOUR))))
 
     def check_laws(self) -> None:
         broken = self.run(self.inspect.broken_laws())

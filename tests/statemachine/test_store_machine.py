@@ -24,7 +24,7 @@ MANY = settings(FEW, derandomize=False, max_examples=3000, stateful_step_count=6
 
 def test_the_store_does_what_its_model_does(stage: Stage) -> None:
     """The same examples every time."""
-    run_state_machine_as_test(_machine_on(stage), settings=FEW)
+    run_state_machine_as_test(machine_on(stage), settings=FEW)
 
 
 @pytest.mark.soak
@@ -32,11 +32,11 @@ def test_the_store_does_what_its_model_does_for_long(stage: Stage) -> None:
     """Other examples every time; the seed that is printed brings them back."""
     number = random.SystemRandom().randrange(1 << 32)
     print(f"seed {number}")
-    machine = seed(number)(_machine_on(stage))
+    machine = seed(number)(machine_on(stage))
     run_state_machine_as_test(machine, settings=settings(MANY, phases=list(Phase)))
 
 
-def _machine_on(at: Stage) -> type[StoreMachine]:
+def machine_on(at: Stage) -> type[StoreMachine]:
     class Machine(StoreMachine):
         stage = at
 

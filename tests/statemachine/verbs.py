@@ -329,6 +329,7 @@ class CommitOf(Verb):
         ]
 
     def check(self, attempt: Attempt, result: Sequence[Verdict]) -> None:
+        require(attempt.expected is not None, f"{self} has not committed and was told", result)
         for write, told, expected in zip(self.writes, result, attempt.expected, strict=True):
             require(type(told) is type(expected), f"{write} was told {told}", expected)
             if isinstance(told, Committed):

@@ -296,6 +296,22 @@ class House:
         found: Mapping[str, Any] = await until(look, within=WITHIN)
         return found
 
+    async def keeps(self, task_id: TaskId, hired: Hired) -> None:
+        """While the worker beats twice, the task stays leased to it under the same fence: what it
+        would write too soon, it would have written by now."""
+        before = await self.leased(task_id, hired)
+        await self.beats(hired, 2)
+        assert await self.store.task(task_id) == before
+
+    async def beats(self, hired: Hired, times: int) -> None:
+        """Returns when the worker has beaten so often."""
+        beat = await self.store.beat_of(hired.worker_id)
+
+        async def has_beaten() -> bool:
+            return await self.store.beat_of(hired.worker_id) >= beat + times
+
+        await until(has_beaten, within=WITHIN)
+
     # --- looking ------------------------------------------------------------------------------
 
     async def runs(self, task_id: TaskId) -> Sequence[Mapping[str, Any]]:

@@ -121,11 +121,12 @@ async def test_an_effect_under_way_ends_first_and_the_hook_meets_its_result(hous
         hooked.append(await ctx.once("mail", outside.send, "mail"))
 
     task_id = await house.send(workflow)
-    await house.hire(workflow)
+    hired = await house.hire(workflow)
     await gate.reached()
     await house.cancel(task_id)
     async with asyncio.timeout(10):
         await left.wait()
+    await house.keeps(task_id, hired)
     assert hooked == []
     gate.open()
     await house.ended(task_id, State.CANCELED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -113,7 +112,7 @@ async def test_case_072_without_a_beat_for_a_whole_lease_the_run_stops_before_an
     await house.logs("run.lease_lost", task_id=task_id)
     assert len(stopped) == 1
     assert outside.calls == []
-    assert hired.worker.problems() == ["the worker cannot reach the store to renew its leases"]
+    assert hired.worker.hindrances() == ["the worker cannot reach the store to renew its leases"]
     gate.open()
     hired.wire.mend()
     await house.ended(task_id)
@@ -289,9 +288,7 @@ async def test_another_workers_leases_are_none_of_its_business(house: House) -> 
     first = await house.hire(workflow)
     await gate.reached()
     second = await house.hire(workflow)
-    beat = await house.store.beat_of(second.worker_id)
-    while await house.store.beat_of(second.worker_id) < beat + 3:
-        await asyncio.sleep(0.02)
+    await house.beats(second, 3)
     assert (await house.store.task(task_id)).lease_owner == first.worker_id
     gate.open()
     await house.ended(task_id)

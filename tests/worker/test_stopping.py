@@ -120,7 +120,7 @@ async def test_an_effect_under_way_is_not_left_and_its_result_is_kept(house: Hou
     stopping = asyncio.create_task(hired.stop())
     async with asyncio.timeout(10):
         await left.wait()
-    assert (await house.store.task(task_id)).lease_owner == hired.worker_id
+    await house.keeps(task_id, hired)
     gate.open()
     await stopping
     assert await house.outcomes(task_id) == ["released"]

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from outlast import compose
 from outlast.configuration import Configuration, configuration
-from outlast.model.errors import OutlastError
+from outlast.model.errors import ConfigError, OutlastError
 from outlast.model.ids import Fence, TaskId, WriteNo
 from outlast.telemetry import configure_logging
 
@@ -111,6 +111,8 @@ def runs(task: TaskIdArgument, database: DatabaseUrl = None) -> None:
     """Show every run of a task: who ran which step, and how it ended."""
 
     async def read(stores: compose.Stores) -> None:
+        if await stores.inspect.find(TaskId(task)) is None:
+            raise ConfigError(f"there is no task {task} in this database")
         table = _table("fence", "worker", "step", "attempt", "outcome", "error")
         for run in await stores.inspect.runs(TaskId(task)):
             table.add_row(
@@ -205,7 +207,7 @@ def _with_stores(
     settings = _configured(database=database)
 
     async def run() -> T:
-        async with compose.open_stores(settings) as stores:
+        async with compose.open_stores(settings, create=False) as stores:
             return await use(stores)
 
     return _run(run)

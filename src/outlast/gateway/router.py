@@ -10,6 +10,7 @@ from outlast.model.errors import InvalidParams
 from outlast.model.task import Caller
 from outlast.wire.extension import EXTENSION_URI, said_under_uri
 from outlast.workflow.agent import Agent
+from outlast.workflow.rules import authors_code
 from outlast.workflow.workflow import Workflow
 
 _PLACE = f"message.metadata['{EXTENSION_URI}']"
@@ -31,7 +32,8 @@ class Router:
         chosen: Workflow[Any] | Message | None = self._named(message)
         if chosen is None:
             async with asyncio.timeout(self._timeout_s):
-                chosen = await self._agent.pick(message, caller)
+                with authors_code():
+                    chosen = await self._agent.pick(message, caller)
         if isinstance(chosen, Workflow):
             chosen.check_input(message)
         return chosen

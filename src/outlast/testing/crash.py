@@ -9,7 +9,7 @@ Points are named by `outlast.model.points`; `#n` is the n-th time that the name 
 carries the name of the statement that it follows (`before:commit:task_events_append#3`): a beat's
 commits, which come as the clock will have it, are counted apart from those of the work.
 
-The kill is a SIGKILL: nothing is flushed, closed or said. `--freeze` stops the process in its tracks
+The kill is a SIGKILL: nothing is flushed, closed or said. `--freeze` stops the process where it is
 (SIGSTOP). `--lose` loses a reply: the caller hears that the store is away, though what stands
 before the point has happened.
 """

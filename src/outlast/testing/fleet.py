@@ -53,7 +53,7 @@ SETTINGS: Final[Mapping[str, object]] = {
 }
 """Every clock runs about ten times faster than in production."""
 
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 30.0
 LOOK_EVERY_S: Final = 0.02
 
 _PRELOADED: Final = (

@@ -318,7 +318,7 @@ class ScriptedDatabase:
         return self._observer.observe(text, params)
 
     def look(self, texts: Sequence[str]) -> list[Rows]:
-        """What several queries of the test's own see, at one moment if nothing commits meanwhile."""
+        """What several queries of the test's own see; nothing commits between them."""
         return self._observer.look(texts)
 
     @contextmanager

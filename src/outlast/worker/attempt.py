@@ -39,6 +39,7 @@ from outlast.worker.outcome import (
     Cancels,
     Erred,
     Gone,
+    Ignores,
     Outcome,
     Returned,
     Shuts,
@@ -138,13 +139,14 @@ class Attempt:
         timer = _Timer(step.timeout, lambda: self._time_out(step))
         run.on_commit = timer.restart
         try:
-            await asyncio.wait([task])
+            if not await run.ended(task):
+                run.around.on_stuck(f"step {step.name} goes on although it was stopped")
+                return Ignores()
         finally:
             timer.cancel()
             run.on_commit = _no_timer  # a commit of unknown outcome may still be on its way
-            if not task.done():  # the worker is torn down around us
+            if not task.done():  # the worker is torn down around us, or the step ignores it
                 task.cancel()
-                await asyncio.wait([task])
         error = None if not task.cancelled() else asyncio.CancelledError()
         if error is None:
             error = task.exception()  # type: ignore[assignment]
@@ -177,6 +179,8 @@ class Attempt:
                 return await self._go_to_hook()
             case Shuts():
                 return await self._release()
+            case Ignores():
+                return await self._abandon(step)
             case Gone():
                 raise LeaseLost("the lease is over")
             case _ as unreachable:
@@ -346,6 +350,19 @@ class Attempt:
         )
         log.info("run.ended", **self._names(), ending=type(ending).__name__)
         return False
+
+    async def _abandon(self, step: Step) -> bool:
+        """The step runs on, but not for this task: its verbs raise, since the lease is over."""
+        log.error("step.ignores_stop", **self._names())
+        if isinstance(self.run.reason, LeaseLost):
+            raise LeaseLost("the lease is over")
+        if not isinstance(self.run.reason, StepTimedOut):
+            return await self._release()
+        return await self._end(
+            Hold(
+                reason=f"step {step.name} went on after its timeout: it must let cancellation pass"
+            )
+        )
 
     async def _hold_stuck(self, step: Step) -> bool:
         """A thread cannot be stopped from outside; an operator must restart the process."""

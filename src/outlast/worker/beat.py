@@ -23,6 +23,9 @@ from outlast.store.protocols import BeatStore, NewWorker, Standing, WorkStore
 
 log = structlog.get_logger("outlast.beat")
 
+_LOG_EVERY = 100
+_BLOCKED_S = 5.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class BeatStores:
@@ -37,6 +40,7 @@ class BeatStores:
 class Roll:
     """What the worker's thread and the beat thread tell each other, under one lock.
 
+    turned_at: when the worker's loop was last seen to turn.
     running: the leases that have a run here. claims: how many claims are under way.
     given_back: leases that the beat released because no run knew them: a claim's reply that comes
     after that is dropped.
@@ -45,6 +49,7 @@ class Roll:
     lock: threading.Lock = field(default_factory=threading.Lock)
     worker_id: WorkerId = NOBODY
     valid_until: float = 0.0
+    turned_at: float = 0.0
     running: dict[TaskId, Fence] = field(default_factory=dict)
     claims: int = 0
     given_back: set[tuple[TaskId, Fence]] = field(default_factory=set)
@@ -82,6 +87,7 @@ class BeatThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._strangers: dict[TaskId, Fence] = {}
+        self._is_blocked = False
 
     async def start(self) -> None:
         """Returns when the worker is registered; raises what registering raised."""
@@ -154,20 +160,36 @@ class BeatThread:
 
     async def _beat_until_stopped(self, stores: BeatStores, stopping: asyncio.Event) -> None:
         interval = self._worker.beat_ms / 1000
+        failures = 0
         while not stopping.is_set():
             began = awake_seconds()
             try:
                 await self._beat(stores)
                 wait = interval - (awake_seconds() - began)
+                failures = 0
+                self._notice_blocked_loop()
             except (StoreUnavailable, StatementRefused) as error:
                 # The session may be gone, and with it the presence: come back at once, because
                 # others may find the lock free while this worker is alive.
-                log.warning("beat.failed", error=str(error))
+                if failures % _LOG_EVERY == 0:
+                    log.warning("beat.failed", error=str(error), before=failures)
+                failures += 1
                 wait = min(0.1, interval)
             if wait > 0:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await stopping.wait()
+
+    def _notice_blocked_loop(self) -> None:
+        """Code that blocks the worker's loop cannot be interrupted; at least it can be named."""
+        roll = self._roll
+        with roll.lock:
+            still = awake_seconds() - roll.turned_at
+            running = list(roll.running)
+        is_blocked = roll.turned_at > 0 and still > _BLOCKED_S
+        if is_blocked and not self._is_blocked:
+            log.warning("worker.blocked", seconds=round(still), tasks=running)
+        self._is_blocked = is_blocked
 
     async def _beat(self, stores: BeatStores) -> None:
         roll = self._roll

@@ -73,11 +73,16 @@ class Shuts:
 
 
 @dataclass(frozen=True)
+class Ignores:
+    """The step goes on although it was told to stop, again and again."""
+
+
+@dataclass(frozen=True)
 class Gone:
     """The lease is over: nothing more may be written."""
 
 
-Outcome = Returned | Waits | Erred | Broke | Unknown | Cancels | Shuts | Gone
+Outcome = Returned | Waits | Erred | Broke | Unknown | Cancels | Shuts | Ignores | Gone
 
 
 def classify(

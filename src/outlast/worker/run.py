@@ -31,6 +31,7 @@ T = TypeVar("T")
 _PAGE = 500
 _SETTLE_S = 60.0
 _PATIENCE_S = 5.0
+_MOST_TELLS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,8 @@ class Run:
     _is_heard: bool = False
     _step: asyncio.Task[Any] | None = None
     _told_at: float = 0.0
+    _told: int = 0
+    _ignored: asyncio.Event = field(default_factory=asyncio.Event)
     _shielded: set[asyncio.Future[Any]] = field(default_factory=set)
     _threads: set[asyncio.Future[Any]] = field(default_factory=set)
 
@@ -91,6 +94,8 @@ class Run:
         """A step begins: `interrupt` will cancel its task."""
         self._step = step
         self._told_at = -_PATIENCE_S
+        self._told = 0
+        self._ignored.clear()
 
     def forgive(self) -> None:
         """The next step of the run begins unstopped; a lost lease is not forgiven."""
@@ -127,9 +132,30 @@ class Run:
         if self._step is None or self._step.done():
             return
         if is_news or now - self._told_at >= _PATIENCE_S:
-            self._told_at = now
-            self._is_heard = True
-            self._step.cancel()
+            self._tell(self._step)
+
+    def _tell(self, step: asyncio.Task[Any]) -> None:
+        """Cancel the step, and again while it does not leave; one that goes on is given up."""
+        if step is not self._step or step.done():
+            return
+        loop = asyncio.get_running_loop()
+        self._told_at = loop.time()
+        self._told += 1
+        self._is_heard = True
+        if self._told > _MOST_TELLS:
+            self._ignored.set()
+            return
+        step.cancel()
+        loop.call_later(_PATIENCE_S, self._tell, step)
+
+    async def ended(self, step: asyncio.Task[Any]) -> bool:
+        """Wait until the step has ended; False: it goes on although it was told to stop."""
+        ignored = asyncio.ensure_future(self._ignored.wait())
+        try:
+            await asyncio.wait([step, ignored], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ignored.cancel()
+        return step.done()
 
     async def drain(self, patience: float | None) -> bool:
         """Wait until nothing that is shielded is under way any more, however long that takes

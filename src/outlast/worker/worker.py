@@ -94,10 +94,14 @@ class Worker:
         self._changed.set()
 
     def problems(self) -> list[str]:
-        """What a health check should know; empty when all is well."""
-        if self.ready.is_set() and not self._roll.holds(self._roll.worker_id):
-            return ["the worker cannot reach the store to renew its leases", *self._stuck]
+        """What only a restart of the process ends; empty when all is well."""
         return list(self._stuck)
+
+    def hindrances(self) -> list[str]:
+        """What keeps the worker from working right now, and may pass; empty when nothing does."""
+        if self.ready.is_set() and not self._roll.holds(self._roll.worker_id):
+            return ["the worker cannot reach the store to renew its leases"]
+        return []
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -320,6 +324,8 @@ class Worker:
         it starts and writes nothing more."""
         while beat.is_alive:
             await asyncio.sleep(min(self._config.beat_s, 0.25))
+            with self._roll.lock:
+                self._roll.turned_at = awake_seconds()
             for run in list(self._runs.values()):
                 if run is not None and not run.holds():
                     run.interrupt(LeaseLost("no beat has succeeded for a whole lease"))

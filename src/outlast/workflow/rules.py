@@ -27,12 +27,27 @@ def verb(session: Session) -> Iterator[None]:
         raise session.stop(BrokenRule(error)) from error
 
 
+class ExitInCode(RuntimeError):
+    """The author's code, or a library under it, wanted to end the process."""
+
+
+@contextmanager
+def authors_code() -> Iterator[None]:
+    """Code of the author's runs here. An exit in it is an error of its step like any other: the
+    process has other tasks."""
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise ExitInCode(f"the code raised {error!r}, which would end the worker") from error
+
+
 @contextmanager
 def calling(name: str) -> Iterator[None]:
     """Code of the author's runs inside a verb that cannot wait."""
     token = _surrounding.set(name)
     try:
-        yield
+        with authors_code():
+            yield
     finally:
         _surrounding.reset(token)
 

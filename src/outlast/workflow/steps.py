@@ -11,6 +11,7 @@ from outlast.model.errors import AuthorError
 from outlast.model.ids import StepName
 from outlast.model.retry import Retry
 from outlast.workflow.next import Complete, Fail, Goto, Next, Reject
+from outlast.workflow.rules import authors_code
 
 if TYPE_CHECKING:
     from outlast.workflow.context import Context
@@ -47,11 +48,12 @@ async def call_step(context: Context[Any, Any], step: Step) -> Next | None:
     The start's checkpoint is left in the context, to be committed like any other. Raises what the
     function raises, and AuthorError when it returns what it must not.
     """
-    if step.name == START:
-        arguments = (context.message, context)[: step.parameters]
-        context.adopt(await step.fn(*arguments))
-        return None
-    returned = await step.fn(context)
+    with authors_code():
+        if step.name == START:
+            arguments = (context.message, context)[: step.parameters]
+            context.adopt(await step.fn(*arguments))
+            return None
+        returned = await step.fn(context)
     if returned is None or isinstance(returned, Next):
         _check_ending(step, returned)
         return returned
