@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -548,6 +549,19 @@ class TestCancel:
         before = await store.events(run.task_id)
         await store.tasks.cancel(SCOPE, run.task_id)
         assert await store.events(run.task_id) == before
+
+    async def test_of_a_task_in_its_failure_step_does_not_change_how_it_ends(
+        self, store: Store
+    ) -> None:
+        """With one: the task is marked, a pause or hold ends, and a task without a lease becomes
+        claimable in the same transaction; it is returned WORKING."""
+        run = await store.claimed(on_cancel=True, on_failure=True)
+        failing = {"state": "failed", "text": "broken", "hook": "on_failure"}
+        await run.commit(said(), move=replace(moved(step="on_failure"), ending_as=failing))
+        task = await store.tasks.cancel(SCOPE, run.task_id)
+        assert (task.state, task.lease_owner) == (State.WORKING, "w1")
+        standing = (await store.work.leased_to(run.worker_id))[run.task_id]
+        assert (standing.is_marked, standing.ending_as) == (True, failing)
 
     async def test_of_a_marked_task_returns_it_as_it_is(self, store: Store) -> None:
         """A marked or CANCELED task is returned as it is."""
