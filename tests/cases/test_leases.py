@@ -9,30 +9,37 @@ import pytest
 
 from outlast.model.ids import TaskId
 from outlast.testing.fleet import Child, Fleet, until
-from tests.cases.conftest import Town
 from tests.cases.patches import CLOCK
 from tests.chaos.caller import Caller, Json, state_of
-from tests.chaos.fleets import NEVER, ONCE, CounterSink, cut_off, have_beaten, lease_of
+from tests.chaos.fleets import NEVER, ONCE, CounterSink, cut_off, freeze, have_beaten
 
-LEASE_S = 1.2
+LEASE_S, BEAT_S = 1.0, 0.1
 
 
-async def test_case_045_slow_task_is_not_failed(town: Town, one: Caller) -> None:
-    async with one.stream(f"wait {3 * lease_of(town.fleet)}") as events:
+@pytest.fixture(autouse=True)
+def _short_leases(request: pytest.FixtureRequest) -> None:
+    for name in {"fleet", "sqlite_fleet", "postgres_fleet"} & set(request.fixturenames):
+        request.getfixturevalue(name).settings |= {"lease": LEASE_S, "beat": BEAT_S}
+
+
+async def test_case_045_slow_task_is_not_failed(fleet: Fleet) -> None:
+    gateway, _ = await asyncio.gather(fleet.gateway(), fleet.worker())
+    async with (
+        Caller(gateway.url) as caller,
+        caller.stream(f"wait {3 * LEASE_S}") as events,
+    ):
         streamed = [event async for event in events]
     states = [state_of(event) for event in streamed]
     assert "FAILED" not in states
     assert states[-1] == "COMPLETED"
-    assert await runs_of(town.fleet, streamed[0]["task"]["id"]) == 1
+    assert await runs_of(fleet, streamed[0]["task"]["id"]) == 1
 
 
 async def test_case_067_step_longer_than_the_lease_runs_once(
     fleet: Fleet, sink: CounterSink
 ) -> None:
     first, last = sink.key("K"), sink.key("L")
-    gateway, *_ = await asyncio.gather(
-        fleet.gateway(), fleet.worker(lease=LEASE_S), fleet.worker(lease=LEASE_S)
-    )
+    gateway, *_ = await asyncio.gather(fleet.gateway(), fleet.worker(), fleet.worker())
     async with Caller(gateway.url) as caller:
         task = await caller.send(f"effect {first}; wait {3 * LEASE_S}; effect {last}")
     assert state_of(task) == "COMPLETED"
@@ -43,12 +50,11 @@ async def test_case_067_step_longer_than_the_lease_runs_once(
 async def test_case_068_blocking_code_does_not_starve_the_beat(fleet: Fleet) -> None:
     """The loop, the default executor and the interpreter's lock, each blocked for three leases in
     a process of its own. Half a lease at a time is what the lock may be held in one go."""
-    fleet.settings["lease"] = LEASE_S
     gateway, *_ = await asyncio.gather(
         fleet.gateway(), *(fleet.worker(concurrency=1) for _ in range(4))
     )
     async with Caller(gateway.url) as caller:
-        ways = [f"block {how}" for how in ("loop 3.6", "executor 3.6", "gil 2.4")]
+        ways = [f"block {how}" for how in ("loop 3", "executor 3", "gil 2")]
         sends = [asyncio.create_task(caller.send(way, workflow="scenes")) for way in ways]
         # The fourth worker is free: a task that nobody blocks is served meanwhile.
         assert state_of(await caller.send("say I am served")) == "COMPLETED"
@@ -64,12 +70,11 @@ async def test_case_069_worker_that_wakes_after_its_lease(
     fleet: Fleet, sink: CounterSink, moment: str
 ) -> None:
     before, after = sink.key("before"), sink.key("after")
-    fleet.settings["lease"] = LEASE_S
     gateway, sleeper = await asyncio.gather(fleet.gateway(), fleet.worker())
     async with Caller(gateway.url) as caller:
         task = await caller.send(f"effect {before}; wait 1; emit 3; effect {after}", wait=False)
         await until(lambda: sink.is_called(before))
-        sleeper.freeze()
+        await freeze(fleet, sleeper)
         successor = await fleet.worker()
         await successor.logged("run.began", task_id=task["id"])
         if moment == "half-way":
@@ -95,7 +100,6 @@ async def test_case_071_wrong_clock_steals_nothing(
     """One worker's wall clock is five minutes ahead, or behind."""
     clock = tmp_path / "clock"
     clock.write_text(offset)
-    postgres_fleet.settings["lease"] = LEASE_S
     gateway, right = await asyncio.gather(postgres_fleet.gateway(), postgres_fleet.worker())
     async with Caller(gateway.url) as caller:
         asleep = await caller.send("sleep 4m", wait=False)
@@ -115,14 +119,13 @@ async def test_case_071_jump_of_the_hosts_clock_steals_nothing(
     of a step. Timers go by that clock, as they must; leases do not."""
     clock = tmp_path / "clock"
     clock.write_text("0")
-    sqlite_fleet.settings["lease"] = LEASE_S
     gateway = await sqlite_fleet.gateway()
     worker = await with_clock(sqlite_fleet, clock)
     async with Caller(gateway.url) as caller:
         tasks = await begun(caller, worker)
         watcher = await with_clock(sqlite_fleet, clock)
         clock.write_text("300")
-        await have_beaten(sqlite_fleet, int(LEASE_S / 0.1))
+        await have_beaten(sqlite_fleet, int(LEASE_S / BEAT_S))
         clock.write_text("-300")
 
         await is_not_stolen(sqlite_fleet, caller, tasks[0], watcher=watcher)
@@ -159,7 +162,6 @@ async def test_case_072_worker_that_cannot_renew_stops_first(
     postgres_fleet: Fleet, sink: CounterSink
 ) -> None:
     key = sink.key()
-    postgres_fleet.settings["lease"] = LEASE_S
     gateway = await postgres_fleet.gateway()
     async with cut_off(postgres_fleet) as (proxy, url), Caller(gateway.url) as caller:
         lonely = await postgres_fleet.worker(database=url)

@@ -89,7 +89,7 @@ def claims_after_draining(worker: Child) -> list[Json]:
     return [entry for entry in entries[drains:] if entry.get("event") == "run.began"]
 
 
-@pytest.mark.parametrize("in_flight", [100, pytest.param(250, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("in_flight", [60, pytest.param(250, marks=pytest.mark.soak)])
 async def test_case_058_database_restarts_during_recovery(
     postgres_fleet: Fleet, postgres_server: PostgresServer, in_flight: int
 ) -> None:
@@ -190,7 +190,7 @@ async def is_taken_over(fleet: Fleet, caller: Caller, task: Json) -> None:
     await until(lambda: are_in(caller, [task], "COMPLETED"))
 
 
-@pytest.mark.parametrize("burst", [60, pytest.param(500, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("burst", [40, pytest.param(500, marks=pytest.mark.soak)])
 async def test_case_065_every_acknowledged_task_runs(fleet: Fleet, burst: int) -> None:
     """The server is killed three times during a burst of sends. What was acknowledged runs; what
     was not is there and runs, or was never there, and its repeat under the same id finds out."""

@@ -6,9 +6,11 @@ stand in its report.
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,7 +20,7 @@ import pytest
 import pytest_asyncio
 
 from outlast.testing.checker import check_store
-from outlast.testing.fleet import PATIENCE_S, Children, Fleet, until
+from outlast.testing.fleet import PATIENCE_S, Child, Children, Fleet, until
 from outlast.testing.proxy import Proxy
 
 AGENT = "tests.cases.agents:agent"
@@ -135,6 +137,26 @@ def is_sqlite(fleet: Fleet) -> bool:
 
 def lease_of(fleet: Fleet) -> float:
     return float(str(fleet.settings["lease"]))
+
+
+async def freeze(fleet: Fleet, child: Child) -> None:
+    """SIGSTOP, but not inside a write transaction on SQLite: whoever stops there keeps the file's
+    one write lock, and stops everybody else on that machine until it runs on."""
+    child.freeze()
+    while is_sqlite(fleet) and not can_be_written(fleet):
+        child.thaw()
+        await asyncio.sleep(0.01)
+        child.freeze()
+
+
+def can_be_written(fleet: Fleet) -> bool:
+    place = str(fleet.settings["database"]).removeprefix("sqlite:///")
+    with closing(sqlite3.connect(place, timeout=0.2, isolation_level=None)) as connection:
+        try:
+            connection.execute("begin immediate")
+        except sqlite3.OperationalError:
+            return False
+        return True
 
 
 @asynccontextmanager

@@ -300,15 +300,23 @@ class TestClaim:
             got.extend(lease.task_id for lease in claim)
         assert len(got) == len(set(got)) == 60
 
-    async def test_goes_round_a_row_that_somebody_has_locked(self, store: Store) -> None:
+    async def test_goes_round_rows_that_somebody_has_locked(self, store: Store) -> None:
         """Two claims at once never get the same task."""
         await store.worker()
-        tasks = [await store.new_task() for _ in range(3)]
+        tasks = [await store.new_task() for _ in range(6)]
+        for age, task_id in enumerate(tasks):
+            await store.sql(
+                "update tasks set ready_at = ready_at + :age where task_id = :id",
+                age=age * 1_000 - 60_000,
+                id=task_id,
+            )
         if store.is_sqlite:
             return  # a lock is on the whole file there
-        async with store.locked(tasks[0]):
-            leases = await store.claim()
-        assert {lease.task_id for lease in leases} == set(tasks[1:])
+        async with store.locked(*tasks[:2]):  # the oldest
+            for wanted in (tasks[2:3], tasks[3:5], tasks[5:], []):
+                leases = await store.claim(limit=max(len(wanted), 1))
+                assert {lease.task_id for lease in leases} == set(wanted)
+        assert {lease.task_id for lease in await store.claim()} == set(tasks[:2])
 
 
 class TestSettle:

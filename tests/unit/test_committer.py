@@ -162,6 +162,20 @@ async def test_two_writes_of_one_task_never_share_a_batch(
     assert [sent.batch for sent in work.sent] == [(old, other), (new,)]
 
 
+async def test_a_submitter_that_left_takes_nobody_with_it(
+    committer: Committer, work: FakeWork
+) -> None:
+    work.is_open.clear()
+    left, stayed = (
+        asyncio.create_task(committer.submit(write_of(task), always)) for task in (0, 1)
+    )
+    await under_way(work)
+    left.cancel()
+    await asyncio.wait([left])
+    work.is_open.set()
+    assert await stayed == OK
+
+
 # --- locked elsewhere -----------------------------------------------------------------------------
 
 

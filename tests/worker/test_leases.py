@@ -6,6 +6,9 @@ import time
 from typing import Any
 
 from outlast.model.errors import LeaseLost
+from outlast.model.task import State
+from outlast.model.topics import work_topic
+from tests.contract.stores import SCOPE
 from tests.worker.flows import Ctx, Gate, Outside, flow, single
 from tests.worker.house import House
 from tests.worker.wire import Wire, says
@@ -67,6 +70,26 @@ async def test_a_database_that_is_away_for_less_than_the_lease_costs_nothing(
     assert began == [1]
     assert await house.outcomes(task_id) == ["completed"]
     assert outside.calls == ["mail"]
+
+
+async def test_case_048_a_wake_up_brings_a_cancel_to_the_run(house: House) -> None:
+    """Long before the next beat, which would bring it too."""
+    gate = Gate()
+    workflow = flow()
+
+    @workflow.step
+    async def work(ctx: Ctx) -> None:
+        await gate()
+
+    @workflow.on_cancel
+    async def undo(ctx: Ctx) -> None: ...
+
+    task_id = await house.send(workflow)
+    await house.hire(workflow, beat_s=60.0, lease_s=600.0, poll_s=600.0)
+    await gate.reached()
+    await house.cancel(task_id)
+    house.store.database.wakeups.send([work_topic(SCOPE.agent)])
+    await house.ended(task_id, State.CANCELED)
 
 
 async def test_a_wake_up_of_a_lease_that_still_holds_stops_nothing(house: House) -> None:
@@ -254,9 +277,18 @@ async def test_a_lease_whose_claim_was_never_answered_is_given_back_two_beats_la
     house: House,
 ) -> None:
     workflow, wire = single(), Wire()
-    wire.lose_reply("claim")
+    claim = wire.lose_reply("claim")
     task_id = await house.send(workflow)
     hired = await house.hire(workflow, wire=wire)
+    await claim.happened.wait()
+
+    first = wire.hold_reply("beat")
+    await first.happened.wait()
+    following = wire.hold_reply("beat")
+    first.release()
+    await following.happened.wait()
+    assert not any(line["event"] == "lease.given_back" for line in house.logged)
+    following.release()
     line = await house.logs("lease.given_back", task_id=task_id)
     assert line["fence"] == 1
     await house.ended(task_id)

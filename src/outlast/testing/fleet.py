@@ -41,10 +41,10 @@ OUTLAST: Final = "outlast.cli:app"
 CRASHING: Final = "outlast.testing.crash:main"
 
 SETTINGS: Final[Mapping[str, object]] = {
-    "beat": 0.1,
+    "beat": 0.2,
     "lease": 1.5,
-    "poll": 0.1,
-    "recovery": 0.1,
+    "poll": 0.25,
+    "recovery": 0.2,
     "grace": 5.0,
     "crash_backoff": 0.1,
     "database_timeout": 5.0,

@@ -26,6 +26,15 @@ class _Waiting:
     outcome: asyncio.Future[Verdict] = field(default_factory=lambda: _future())
     rounds: int = 0
 
+    def tell(self, verdict: Verdict | Exception) -> None:
+        """Whoever waited may have left; the others of its batch wait on."""
+        if self.outcome.done():
+            return
+        if isinstance(verdict, Exception):
+            self.outcome.set_exception(verdict)
+        else:
+            self.outcome.set_result(verdict)
+
 
 def _future() -> asyncio.Future[Verdict]:
     return asyncio.get_running_loop().create_future()
@@ -87,13 +96,13 @@ class Committer:
             return
         except Exception as error:  # a fault of ours: whoever waits must hear of it
             for waiting in batch:
-                waiting.outcome.set_exception(error)
+                waiting.tell(error)
             return
         for waiting, verdict in zip(batch, verdicts, strict=True):
             if isinstance(verdict, Busy):
                 self._try_again(waiting)
             else:
-                waiting.outcome.set_result(verdict)
+                waiting.tell(verdict)
 
     def _try_again(self, waiting: _Waiting) -> None:
         waiting.rounds += 1
@@ -110,7 +119,7 @@ class Committer:
             if waiting.holds():
                 self._gather(waiting)
             else:
-                waiting.outcome.set_result(Lost())
+                waiting.tell(Lost())
 
     def _spawn(self, sending: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(sending)

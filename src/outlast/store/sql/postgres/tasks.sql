@@ -45,10 +45,10 @@ with recursive queues (tenant, priority) as (
             where agent = :agent and workflow = :workflow and version = :version
               and tenant = queues.tenant and priority = queues.priority
               and lease_owner is null and ready_at <= (select now from clock)
-            order by ready_at limit :n) as candidates
+            order by ready_at limit cast(:n as bigint) + 16) as candidates
 ), chosen as (
     select task_id, row_number() over (order by turn, priority, ready_at) as place
-      from ready order by place limit cast(:n as bigint) * 4
+      from ready order by place limit cast(:n as bigint) * 4 + 16
 ), locked as (
     select tasks.task_id
       from chosen join tasks on tasks.task_id = chosen.task_id
