@@ -20,7 +20,7 @@ import pytest
 
 from outlast.model.commit import Committed
 from outlast.model.errors import ConfigError, StoreUnavailable
-from outlast.store import sqlite as driver
+from outlast.store import place
 from outlast.store.admin import Admin
 from outlast.store.database import Query, Rows, Script, Statement, StatementRefused
 from outlast.store.inspect import Inspect
@@ -438,6 +438,8 @@ class TestWakeups:
 
     async def test_reach_this_process_at_once(self, database: SqliteDatabase) -> None:
         with database.subscribe("work:a") as bell, database.subscribe("work:b") as other:
+            while await bell.wait(0.05) or await other.wait(0.05):
+                pass  # what the preparations of this test have rung
             database.send(["work:a"])
             assert await bell.wait(0)
             assert not await other.wait(0)
@@ -554,7 +556,7 @@ class TestClearErrors:
     async def test_of_a_network_file_system(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(driver, "_file_system_of", lambda folder: "nfs4")
+        monkeypatch.setattr(place, "file_system_of", lambda folder: "nfs4")
         text = await opening_fails(path)
         assert "network file system (nfs4)" in text
         assert "PostgreSQL" in text

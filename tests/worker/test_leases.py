@@ -278,17 +278,15 @@ async def test_a_lease_whose_claim_was_never_answered_is_given_back_two_beats_la
 ) -> None:
     workflow, wire = single(), Wire()
     claim = wire.lose_reply("claim")
+    first = wire.hold_reply("beat", when=lambda *_: claim.happened.is_set)
+    second = wire.hold_reply("beat", when=lambda *_: first.happened.is_set)
     task_id = await house.send(workflow)
     hired = await house.hire(workflow, wire=wire)
-    await claim.happened.wait()
-
-    first = wire.hold_reply("beat")
     await first.happened.wait()
-    following = wire.hold_reply("beat")
     first.release()
-    await following.happened.wait()
+    await second.happened.wait()
     assert not any(line["event"] == "lease.given_back" for line in house.logged)
-    following.release()
+    second.release()
     line = await house.logs("lease.given_back", task_id=task_id)
     assert line["fence"] == 1
     await house.ended(task_id)

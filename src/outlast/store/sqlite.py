@@ -24,12 +24,12 @@ from typing import Any, Literal, TypeVar
 
 from outlast.model.errors import ConfigError, StoreUnavailable
 from outlast.model.points import point
+from outlast.store import place
 from outlast.store.database import Query, Rows, Script, StatementRefused
 from outlast.store.wakeups import Bell, Board
 
 T = TypeVar("T")
 
-_REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 _BUSY = {"SQLITE_BUSY", "SQLITE_BUSY_SNAPSHOT", "SQLITE_BUSY_RECOVERY", "SQLITE_LOCKED"}
 _POLL_S = 0.02
 _READERS = 4
@@ -82,7 +82,7 @@ class SqliteDatabase:
     # --- opening and closing ----------------------------------------------------------------
 
     async def open(self) -> None:
-        _check_place(self.path)
+        place.check_place(self.path)
         writer, watcher = await asyncio.to_thread(self._connect_first)
         self._writer = threading.Thread(
             target=self._write_until_closed, args=(writer,), name="outlast-writer", daemon=True
@@ -234,12 +234,12 @@ class SqliteDatabase:
     async def keep_presence(self, name: str) -> None:
         if name in self._presences:
             return
-        place = self._presence_of(name)
+        file = self._presence_of(name)
         try:
-            place.parent.mkdir(exist_ok=True)
-            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file.parent.mkdir(exist_ok=True)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise ConfigError(f"{place} cannot be written, to show presence: {error}") from None
+            raise ConfigError(f"{file} cannot be written, to show presence: {error}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -253,7 +253,7 @@ class SqliteDatabase:
         self._presence_of(name).unlink(missing_ok=True)
 
     async def is_present(self, names: Iterable[str]) -> Mapping[str, bool | None]:
-        return {name: _is_locked(self._presence_of(name)) for name in names}
+        return {name: place.is_locked(self._presence_of(name)) for name in names}
 
     async def incarnation(self) -> str:
         return "file"
@@ -361,57 +361,6 @@ def _translated(error: sqlite3.OperationalError, name: str) -> Exception:
     # What a failed write or sync has left in the log is not known before it is read again.
     happened = None if name.startswith("SQLITE_IOERR") else False
     return StoreUnavailable(f"SQLite: {error} ({name})", happened=happened)
-
-
-# --- the place of the file ---------------------------------------------------------------------
-
-
-def _check_place(path: Path) -> None:
-    folder = path.parent
-    if not folder.is_dir():
-        raise ConfigError(f"the folder of the SQLite file does not exist: create {folder}")
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder: name a file for the SQLite database")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise ConfigError(f"the SQLite file {path} is read-only: make it writable")
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"the folder {folder} is read-only: SQLite keeps its log beside the file")
-    kind = _file_system_of(folder)
-    if kind in _REMOTE:
-        raise ConfigError(
-            f"{folder} is on a network file system ({kind}), where locks cannot be trusted:"
-            " use a local disk, or PostgreSQL"
-        )
-
-
-def _file_system_of(folder: Path) -> str:
-    """The type of the file system, where the system tells it (Linux)."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "unknown"
-    best, kind = "", "unknown"
-    place = str(folder.resolve()) + "/"
-    for line in mounts.splitlines():
-        _, mount, mounted_as, *_ = line.split(" ")
-        prefix = mount.rstrip("/") + "/"
-        if place.startswith(prefix) and len(prefix) >= len(best):
-            best, kind = prefix, mounted_as
-    return kind
-
-
-def _is_locked(place: Path) -> bool | None:
-    try:
-        descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
