@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -107,7 +108,10 @@ class Outcome:
 async def see_through(
     fleet: Fleet, directory: Directory, fault: Sequence[str], *, grace: float = GRACE_S
 ) -> Outcome:
-    """Have one worker run a review until it meets its fault, and another one finish it."""
+    """Have one worker run a review until it meets its fault, and another one finish it.
+
+    grace: how long the fault is waited for once the review has ended without it.
+    """
     async with fleet.stores() as stores, office(stores) as caller:
         clerk = Clerk(caller, await begin(caller))
         victim = fleet.start_role("worker", fault=fault)
@@ -121,7 +125,9 @@ async def see_through(
             # A point that comes with the clock, such as the twentieth beat, comes after the end.
             await victim.ended(within=grace)
         broken = await _broken_promises(stores, directory, clerk)
-        return Outcome(reached=not victim.is_alive, broken=broken)
+    if victim.exit_code not in (None, -signal.SIGKILL):
+        broken.append(f"the first worker ended by itself, with {victim.exit_code}")
+    return Outcome(reached=not victim.is_alive, broken=broken)
 
 
 async def _broken_promises(stores: Stores, directory: Directory, clerk: Clerk) -> list[str]:

@@ -21,7 +21,7 @@ import pytest
 
 from outlast.testing.fleet import Children, Fleet
 from tests.chaos.databases import Databases
-from tests.chaos.reviews import AGENT, Directory, Outcome, see_through, start_directory
+from tests.chaos.reviews import AGENT, GRACE_S, Directory, Outcome, see_through, start_directory
 
 Tell = Callable[[str], None]
 
@@ -50,7 +50,8 @@ async def recorded(databases: Databases, folder: Path, tell: Tell) -> list[str]:
     file = folder / "points.txt"
     async with Children(folder / "services") as services:
         directory = await start_directory(services)
-        outcome = await review(databases, folder / "recorded", directory, "--record", str(file))
+        fault = ("--record", str(file))
+        outcome = await review(databases, folder / "recorded", directory, *fault, grace=0)
     assert outcome.broken == []
     points = file.read_text().split()
     tell(f"{databases.kind}: {len(points)} crash points")
@@ -103,17 +104,23 @@ async def kill_at_each(
     assert len(unreached) <= len(points) / 10
 
 
-async def review(databases: Databases, folder: Path, directory: Directory, *fault: str) -> Outcome:
+async def review(
+    databases: Databases,
+    folder: Path,
+    directory: Directory,
+    *fault: str,
+    grace: float = GRACE_S,
+) -> Outcome:
     """One review on a database of its own, with one fault."""
-    url = databases.fresh()
+    url = await asyncio.to_thread(databases.fresh)
     await directory.reset()
     environment = {"DIRECTORY_URL": directory.url}
     async with Fleet(url, folder, agent=AGENT, environment=environment, lease=LEASE_S) as fleet:
         try:
-            outcome = await see_through(fleet, directory, fault)
+            outcome = await see_through(fleet, directory, fault, grace=grace)
         except TimeoutError:
             outcome = Outcome(reached=True, broken=["the review did not end"])
         if outcome.broken:
             print(fault, outcome.broken, fleet.report(), sep="\n")
-    databases.drop(url)
+    await asyncio.to_thread(databases.drop, url)
     return outcome

@@ -10,8 +10,8 @@ What a case of `tests/cases` shows already is not here again:
     two answers at once                     case 080
     poison task among healthy ones          case 066
 
-The webhook that is down for a day, the failover and the restore from a backup come with the issues
-that bring those parts.
+The webhook that is down for a day and the restore from a backup come with the issues that bring
+those parts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -246,6 +246,56 @@ async def test_beats_backend_terminated_50_times(postgres_fleet: Fleet, tmp_path
     end.touch()
     await all_ended(postgres_fleet)
     assert await outcomes(postgres_fleet, *tasks) == ["completed"] * len(tasks)
+
+
+async def test_database_failed_over(tmp_path: Path, sink: CounterSink) -> None:
+    """The server dies and another one, at another address, goes on from all that was committed,
+    as with synchronous replication. Running steps go on too, and effects stay done."""
+    async with two_servers() as (url, fail_over):
+        fleet = Fleet(
+            url, tmp_path / "fleet", agent=AGENT, environment={"PROBE_SINK": sink.url}, lease=8.0
+        )
+        async with lawful(fleet):
+            await is_carried_over(fleet, sink, fail_over, tmp_path / "end")
+
+
+async def is_carried_over(
+    fleet: Fleet, sink: CounterSink, fail_over: Callable[[], Awaitable[None]], end: Path
+) -> None:
+    key = sink.key()
+    gateway, worker = await asyncio.gather(fleet.gateway(), fleet.worker())
+    async with Caller(gateway.url) as caller:
+        running = await caller.send(f"until {end}", workflow="scenes", wait=False)
+        asking = await caller.send(f"effect {key}; ask Go on?; effect {key}-2")
+        await worker.logged("run.began", task_id=running["id"])
+
+        await fail_over()
+        await have_beaten(fleet, 2)
+        end.touch()
+        assert state_of(await caller.send("yes", task=asking)) == "COMPLETED"
+        await all_ended(fleet)
+        assert state_of(await caller.get(running)) == "COMPLETED"
+    assert await outcomes(fleet, running) == ["completed"]
+    assert await sink.counts(key) == await sink.counts(f"{key}-2") == ONCE
+
+
+@asynccontextmanager
+async def two_servers() -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]]]]:
+    """A URL with two hosts, of which the first answers; and what makes it the second."""
+    with PostgresServer() as primary, closing(PostgresServer(primary.folder)) as standby:
+        async with Proxy("127.0.0.1", primary.port) as first, Proxy("127.0.0.1", 1) as second:
+            primary.create_database("outlast")
+
+            async def fail_over() -> None:
+                await asyncio.to_thread(primary.kill)
+                await asyncio.to_thread(standby.start)
+                second.port_of_server = standby.port
+
+            hosts = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+            yield (
+                f"postgresql://postgres@{hosts}/outlast?target_session_attrs=read-write",
+                fail_over,
+            )
 
 
 async def beats_terminated(operator: psycopg.AsyncConnection[tuple[int]]) -> bool:

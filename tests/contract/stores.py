@@ -215,7 +215,7 @@ class Run:
 
     async def dies(self) -> None:
         """A watcher has proved that the worker of this run is dead, and takes over."""
-        await self.store.bury(self.worker_id)
+        await self.store.bury(self.worker_id, early=True)
 
 
 @dataclass(frozen=True)
@@ -304,10 +304,11 @@ class Store:
         rows = await self.sql("select beat from workers where worker_id = :name", name=name)
         return int(rows[0]["beat"])
 
-    async def bury(self, name: str) -> None:
-        """A watcher has seen the same beat of this worker for too long, and takes over."""
+    async def bury(self, name: str, *, early: bool = False) -> None:
+        """A watcher has seen the same beat of this worker for too long, or with `early` its
+        presence free, and takes over."""
         beat = await self.beat_of(name)
-        death = Death(worker_id=WorkerId(name), beat=beat, early=False)
+        death = Death(worker_id=WorkerId(name), beat=beat, early=early)
         assert await self.sweeping.take_over(death) is not None
 
     async def is_known(self, name: str) -> bool:

@@ -220,7 +220,8 @@ class TestResolve:
 
     async def test_interleaving_06_a_late_not_done_clears_nothing_newer(self, store: Store) -> None:
         """ "Not done" clears that call's own intent and nothing newer, and is refused (ConfigError)
-        while the worker of that fence is not proven dead, unless `force`."""
+        while the worker of that fence is not proven dead, unless `force`; one that is only frozen
+        is not."""
         run = await open_intent(store)
         await run.dies()
         assert await resolve(store, run, None)
@@ -234,18 +235,23 @@ class TestResolve:
         async with store.unchanged():
             assert not await resolve(store, successor, None, force=True)
 
-    @pytest.mark.parametrize("how", ["it runs", "it was given back", "it has signed off"])
+    @pytest.mark.parametrize(
+        "how", ["it runs", "it was given back", "it has signed off", "it may be frozen"]
+    )
     async def test_interleaving_06_not_done_is_refused_while_the_worker_may_live(
         self, store: Store, how: str
     ) -> None:
         """ "Not done" clears that call's own intent and nothing newer, and is refused (ConfigError)
-        while the worker of that fence is not proven dead, unless `force`."""
+        while the worker of that fence is not proven dead, unless `force`; one that is only frozen
+        is not."""
         run = await open_intent(store)
         if how == "it was given back":
             await store.beats.release(run.worker_id, run.task_id, run.lease.fence)
         if how == "it has signed off":
             await store.work.sign_off(run.worker_id)
             await store.sweeping.free_orphans()
+        if how == "it may be frozen":
+            await store.bury(run.worker_id)
         async with store.unchanged():
             with pytest.raises(ConfigError, match=r"w1.*not proven dead.*--force"):
                 await resolve(store, run, None)
@@ -254,14 +260,16 @@ class TestResolve:
 
     async def test_not_done_is_taken_when_the_death_is_proven(self, store: Store) -> None:
         """ "Not done" clears that call's own intent and nothing newer, and is refused (ConfigError)
-        while the worker of that fence is not proven dead, unless `force`."""
+        while the worker of that fence is not proven dead, unless `force`; one that is only frozen
+        is not."""
         run = await open_intent(store)
         await run.dies()
         assert await resolve(store, run, None)
 
     async def test_not_done_is_taken_when_the_run_has_ended_itself(self, store: Store) -> None:
         """ "Not done" clears that call's own intent and nothing newer, and is refused (ConfigError)
-        while the worker of that fence is not proven dead, unless `force`."""
+        while the worker of that fence is not proven dead, unless `force`; one that is only frozen
+        is not."""
         run = await open_intent(store)
         await run.commit(said(), move=moved(), ending=Hold(reason="was the mail sent?"))
         assert await resolve(store, run, None)

@@ -287,6 +287,7 @@ DUMMIES: dict[str, Any] = {
     "held_reason": "look",
     "first": "a",
     "last": "b",
+    "is_gone": True,
     "on_cancel": True,
     "on_failure": False,
     "is_message": True,

@@ -273,20 +273,13 @@ async def test_a_dead_identity_can_claim_nothing(house: House) -> None:
 # --- leases that the worker does not know of ------------------------------------------------------
 
 
-async def test_a_lease_whose_claim_was_never_answered_is_given_back_two_beats_later(
+async def test_a_lease_whose_claim_was_never_answered_is_given_back_and_claimed_anew(
     house: House,
 ) -> None:
     workflow, wire = single(), Wire()
-    claim = wire.lose_reply("claim")
-    first = wire.hold_reply("beat", when=lambda *_: claim.happened.is_set)
-    second = wire.hold_reply("beat", when=lambda *_: first.happened.is_set)
+    wire.lose_reply("claim")
     task_id = await house.send(workflow)
     hired = await house.hire(workflow, wire=wire)
-    await first.happened.wait()
-    first.release()
-    await second.happened.wait()
-    assert not any(line["event"] == "lease.given_back" for line in house.logged)
-    second.release()
     line = await house.logs("lease.given_back", task_id=task_id)
     assert line["fence"] == 1
     await house.ended(task_id)

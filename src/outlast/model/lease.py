@@ -75,7 +75,11 @@ class Vitals:
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """A worker is dead: take over *where its beat is still the one seen*."""
+    """A worker is dead: take over *where its beat is still the one seen*.
+
+    early: its presence was free, so the process is gone. Otherwise a whole lease has passed without
+    a beat, and the process may only be frozen.
+    """
 
     worker_id: WorkerId
     beat: int

@@ -434,8 +434,8 @@ class AdminStore(Protocol):
 
         A result is recorded where none is and the intent is still that call's. "Not done" clears
         that call's own intent and nothing newer, and is refused (ConfigError) while the worker of
-        that fence is not proven dead, unless `force`. False: there was nothing of that call to
-        resolve.
+        that fence is not proven dead, unless `force`; one that is only frozen is not.
+        False: there was nothing of that call to resolve.
         """
         ...
 

@@ -47,7 +47,12 @@ class Sweeping:
 
     async def take_over(self, death: Death, *, limit: int = 100) -> TakenOver | None:
         def script() -> Script[TakenOver | None]:
-            buried = yield self._queries("workers_bury", worker_id=death.worker_id, beat=death.beat)
+            buried = yield self._queries(
+                "workers_bury",
+                worker_id=death.worker_id,
+                beat=death.beat,
+                is_gone=death.early,
+            )
             if not buried:
                 return None
             return (yield from self._free_orphans(limit))

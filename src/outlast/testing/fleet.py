@@ -102,8 +102,13 @@ class Child:
         return self.process.pid
 
     @property
+    def exit_code(self) -> int | None:
+        """None while it runs; the number of the signal that killed it, negative."""
+        return self.process.exitcode
+
+    @property
     def is_alive(self) -> bool:
-        return self.process.exitcode is None
+        return self.exit_code is None
 
     # --- what is done to it -------------------------------------------------------------------
 
@@ -135,8 +140,8 @@ class Child:
             return not self.is_alive
 
         await self._until(has_ended, within, "its end")
-        assert self.process.exitcode is not None
-        return self.process.exitcode
+        assert self.exit_code is not None
+        return self.exit_code
 
     def _signal(self, number: signal.Signals) -> None:
         self.fate = f"got {number.name}"
@@ -191,7 +196,7 @@ class Child:
 
     def tail(self, lines: int = 40) -> str:
         last = "\n".join(self.text().splitlines()[-lines:])
-        state = "runs" if self.is_alive else f"ended with {self.process.exitcode}"
+        state = "runs" if self.is_alive else f"ended with {self.exit_code}"
         return f"--- {self.name} ({', '.join(filter(None, [state, self.fate]))})\n{last}"
 
     async def _until(

@@ -10,9 +10,9 @@ update task_runs set ended_at = (select now from clock), ended_write_no = :write
 -- task_runs_list: every run of a task, in order
 select * from task_runs where task_id = :task_id order by fence;
 
--- task_runs_unproven: the run under this fence, unless the death of its worker is proven
+-- task_runs_unproven: the run under this fence, unless its worker's process is proven to be gone
 select task_runs.worker_id from task_runs
   left join workers on workers.worker_id = task_runs.worker_id
  where task_runs.task_id = :task_id and task_runs.fence = :fence
    and task_runs.ended_write_no is null and workers.worker_id is not null
-   and (workers.dead_at is null or workers.signed_off);
+   and (workers.dead_at is null or not workers.is_gone);

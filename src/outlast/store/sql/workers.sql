@@ -15,7 +15,7 @@ select worker_id, beat, beat_ms, lease_ms, presence, host, agent, versions, seen
   from workers where dead_at is null order by worker_id limit :n;
 
 -- workers_bury: declares a worker dead where its beat is still the one seen
-update workers set dead_at = (select now from clock)
+update workers set dead_at = (select now from clock), is_gone = :is_gone
  where worker_id = :worker_id and beat = :beat and dead_at is null
 returning worker_id;
 

@@ -209,11 +209,13 @@ create table workers (
     started_at  bigint not null,
     seen_at     bigint not null,
     dead_at     bigint,
-    signed_off  boolean not null default false
+    signed_off  boolean not null default false,
+    is_gone     boolean not null default false
 );
 comment on table workers is 'Who works here. A worker is dead when a watcher has proved it.';
 comment on column workers.host is 'The machine and the process id, as host/pid.';
 comment on column workers.presence is 'The server incarnation under which presence was taken; null without presence.';
+comment on column workers.is_gone is 'Declared dead with its presence free: the process is gone, not only frozen.';
 comment on column workers.signed_off is 'It left by itself: what it still leased is no crash.';
 create index workers_alive on workers (worker_id) where dead_at is null;
 

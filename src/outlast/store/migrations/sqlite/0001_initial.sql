@@ -212,7 +212,9 @@ create table workers (
     seen_at     integer not null,
     dead_at     integer,
     -- It left by itself: what it still leased is no crash.
-    signed_off  integer not null default 0
+    signed_off  integer not null default 0,
+    -- Declared dead with its presence free: the process is gone, not only frozen.
+    is_gone     integer not null default 0
 ) strict;
 create index workers_alive on workers (worker_id) where dead_at is null;
 
