@@ -6,13 +6,20 @@ server fails such tests, with a message that says what to install; it never skip
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from outlast.testing.postgres_server import PostgresServer
+
+# The same examples on every run of CI: what it finds must be found again.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,7 @@ class Configuration(BaseModel):
 
     @model_validator(mode="after")
     def _a_lease_outlasts_beats(self) -> Configuration:
-        if self.lease < 3 * self.beat:
+        if self.lease < 3 * self.beat - 1e-9:  # 3 × 0.1 is a little more than 0.3
             raise ValueError(
                 f"a lease of {self.lease:g} s must outlast at least three beats of {self.beat:g} s"
             )

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from outlast.testing.fleet import Fleet
+from outlast.testing.fleet import Fleet, until
 from tests.cases.conftest import Town
 from tests.chaos.caller import Caller, Json, Refusal, message, state_of
 
@@ -62,16 +62,21 @@ async def test_case_042_agent_error_ends_the_task(town: Town, one: Caller, where
     script = f"break {where}"
     step = {"start": "start", "later": "afterwards"}.get(where, "play")
 
-    # In the background of a non-blocking send, with somebody looking on.
+    # In the background of a non-blocking send.
     task = await one.send(script, workflow="scenes", wait=False)
-    async with one.subscribe(task) as events:
-        seen = [await anext(events)]
-        if where == "pause":
-            while state_of(seen[-1]) != "INPUT_REQUIRED":
-                seen.append(await anext(events))
-            await one.send("yes", task=task, wait=False)
-        seen += [event async for event in events]
-    assert state_of(seen[-1]) == "FAILED"
+    if where == "pause":
+        await until(lambda: is_in(one, task, "INPUT_REQUIRED"))
+        await one.send("yes", task=task, wait=False)
+    await until(lambda: is_in(one, task, "FAILED"))
+
+    # On a stream.
+    async with one.stream(script, workflow="scenes") as events:
+        streamed = [event async for event in events]
+    if where == "pause":
+        async with one.subscribe(streamed[0]["task"]) as events:
+            await one.send("yes", task=streamed[0]["task"], wait=False)
+            streamed = [event async for event in events]
+    assert state_of(streamed[-1]) == "FAILED"
 
     # Blocking.
     task = await one.send(script, workflow="scenes")
@@ -80,3 +85,7 @@ async def test_case_042_agent_error_ends_the_task(town: Town, one: Caller, where
     assert state_of(task) == "FAILED"
     reason = task["status"]["message"]["parts"][0]["text"]
     assert reason.startswith(f"step {step} failed (reference "), "short, and nothing of the inside"
+
+
+async def is_in(caller: Caller, task: Json, state: str) -> bool:
+    return state_of(await caller.get(task)) == state

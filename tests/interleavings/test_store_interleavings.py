@@ -138,7 +138,7 @@ def unknown_effect(stage: Stage) -> tuple[Lease, Lease]:
     """An effect whose worker died over it, and the run that came after."""
     first = stage.begin(stage.hire("w1"))
     stage.commit(write(first, ledger=[intent()]))
-    stage.bury(WorkerId("w1"))
+    stage.bury(WorkerId("w1"), is_gone=True)
     return first, stage.claim(stage.hire("w2"))
 
 
@@ -182,9 +182,15 @@ def test_interleaving_06_not_done_arrives_twice(stage: Stage) -> None:
     assert entry.fence == second.fence
 
 
-def test_interleaving_06_not_done_while_the_worker_may_only_be_frozen(stage: Stage) -> None:
+@pytest.mark.parametrize("is_declared_dead", [False, True])
+def test_interleaving_06_not_done_while_the_worker_may_only_be_frozen(
+    stage: Stage, is_declared_dead: bool
+) -> None:
+    """A lease without a beat says that somebody else may go on, and not that the call is over."""
     frozen = stage.begin(stage.hire("w1"))
     stage.commit(write(frozen, ledger=[intent()]))
+    if is_declared_dead:
+        stage.bury(WorkerId("w1"))
     with pytest.raises(ConfigError, match="not proven dead"):
         resolve(stage, frozen, None).finish()
     assert stage.entry(frozen.task_id, KEY) is not None

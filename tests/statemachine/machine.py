@@ -464,8 +464,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     def _entry(self, run: Run, kind: str, lot: Lot, used: set[str]) -> list[LedgerWrite]:
-        effect = self._effect(run, lot)
-        memo = "1:memo"
+        effect, memo = self._effect(run, kind, lot), "1:memo"
         if effect in used or memo in used:
             return []
         match kind:
@@ -479,11 +478,12 @@ class StoreMachine(RuleBasedStateMachine):
                 return [Kept(key=memo, kind=LedgerKind.MEMO, result=f'"{self._word("memo")}"')]
         return []
 
-    def _effect(self, run: Run, lot: Lot) -> str:
-        """Often one that was called before and whose outcome is unknown."""
+    def _effect(self, run: Run, kind: str, lot: Lot) -> str:
+        """One that this run has called; for an intent, often one whose outcome is unknown."""
         keys = ["effect:a", "effect:b"]
         unknown = [key for key in keys if self.world.is_open(run.lease.ledger_id, key)]
-        return _at(unknown if unknown and lot.which < 8 else keys, lot.other)
+        mine = list(run.intents) if kind != "intent" else unknown if lot.which < 8 else []
+        return _at(mine or keys, lot.other)
 
     def _ending(
         self, kind: str, lot: Lot, events: list[Event], ledger: list[LedgerWrite]
@@ -518,7 +518,8 @@ class StoreMachine(RuleBasedStateMachine):
         owners = sorted({job.owner for _, job in self.world.leased() if job.owner})
         worker = WorkerId(_at(owners, lot.which)) if owners and lot.is_even else self._worker(lot)
         beat = self.world.crews[worker].beat - max(lot.steps - 2, 0)
-        return self._send(verbs.TakeOver(Death(worker_id=worker, beat=beat, early=False)), lot)
+        death = Death(worker_id=worker, beat=beat, early=lot.which > 8)
+        return self._send(verbs.TakeOver(death), lot)
 
     def act_crash(self, lot: Lot) -> bool:
         """A worker dies over one of its tasks, and another one takes it on."""

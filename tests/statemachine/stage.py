@@ -127,13 +127,14 @@ class Stage:
         (verdict,) = self.run(self.work.commit([write]))
         return verdict
 
-    def bury(self, worker_id: WorkerId) -> None:
-        """A watcher declares the worker dead, rightly or not, and takes its tasks."""
-        assert self.run(self.sweeping.take_over(self.death_of(worker_id))) is not None
+    def bury(self, worker_id: WorkerId, *, is_gone: bool = False) -> None:
+        """A watcher declares the worker dead, rightly or not, and takes its tasks. Unless it knows
+        that the process is gone, the worker may only be frozen."""
+        assert self.run(self.sweeping.take_over(self.death_of(worker_id, is_gone=is_gone)))
 
-    def death_of(self, worker_id: WorkerId) -> Death:
+    def death_of(self, worker_id: WorkerId, *, is_gone: bool = False) -> Death:
         rows = self.database.sql("select beat from workers where worker_id = :w", w=worker_id)
-        return Death(worker_id=worker_id, beat=rows[0]["beat"], early=False)
+        return Death(worker_id=worker_id, beat=rows[0]["beat"], early=is_gone)
 
     # --- callers ------------------------------------------------------------------------------
 

@@ -85,8 +85,9 @@ class Scene:
         self.do(verbs.CommitOf(writes))
 
     def take_over(self, worker: WorkerId, *, beats_ago: int = 0) -> None:
+        """From a process that is gone."""
         beat = self.play.world.crews[worker].beat - beats_ago
-        self.do(verbs.TakeOver(Death(worker_id=worker, beat=beat, early=False)))
+        self.do(verbs.TakeOver(Death(worker_id=worker, beat=beat, early=True)))
 
     def do(self, verb: Verb) -> Any:
         attempt = self.play.send(verb)
@@ -368,6 +369,7 @@ GUARDS = [
         not_done_comes_after_a_newer_intent,
         "task_ledger_clear",
         " and fence = :fence and write_no = :write_no",
+        is_chancy=True,
     ),
     Guard(
         "an operator's result names its call",

@@ -191,7 +191,7 @@ class SignOff(Guarded):
         return world.is_alive(self.worker_id)
 
     def apply(self, world: World, attempt: Attempt) -> None:
-        world.bury(self.worker_id, attempt.notes["tick"], signed_off=True)
+        world.sign_off(self.worker_id, attempt.notes["tick"])
 
 
 @dataclass(eq=False)
@@ -401,7 +401,8 @@ class TakeOver(_Frees):
 
     def committed(self, attempt: Attempt, result: Any) -> None:
         if attempt.notes["buried"]:
-            attempt.world.bury(self.death.worker_id, attempt.notes["tick"])
+            died = attempt.notes["tick"]
+            attempt.world.bury(self.death.worker_id, died, is_gone=self.death.early)
             attempt.expected = attempt.world.free(attempt.notes["freed"])
 
 

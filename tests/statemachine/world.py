@@ -57,11 +57,12 @@ class Entry:
 
 @dataclass
 class Crew:
-    """A worker. `died` is when, in ticks."""
+    """A worker. `died` is when, in ticks; it `is_gone` when more than its lease says so."""
 
     beat: int = 1
     died: int | None = None
     signed_off: bool = False
+    is_gone: bool = False
 
 
 @dataclass
@@ -329,9 +330,13 @@ class World:
 
     # --- sweeps -------------------------------------------------------------------------------
 
-    def bury(self, worker: str, died: int, *, signed_off: bool = False) -> None:
+    def bury(self, worker: str, died: int, *, is_gone: bool) -> None:
         self.crews[worker].died = died
-        self.crews[worker].signed_off = signed_off
+        self.crews[worker].is_gone = is_gone
+
+    def sign_off(self, worker: str, died: int) -> None:
+        self.crews[worker].died = died
+        self.crews[worker].signed_off = True
 
     def orphans(self) -> list[str]:
         """What a sweep frees, in its order."""
@@ -444,17 +449,16 @@ class World:
         job.held, job.attempt, job.crashes, job.ready = None, 1, 0, self.now
 
     def resolve(self, task_id: str, key: str, call: tuple[int, int], result: str | None) -> bool:
-        """Without force. A call is proven over when its worker is dead, or ended the run itself."""
+        """Without force. A call is proven over when its worker's process is gone, or when the
+        run was ended by itself."""
         if result is not None:
             is_its_own = self.ledger.get((task_id, key)) == Entry(*call)
             if is_its_own:
                 self.settle(task_id, key, result)
             return is_its_own
         span = self.jobs[task_id].spans.get(call[0])
-        if span is not None and span.write_no is None:
-            crew = self.crews[span.worker]
-            if crew.died is None or crew.signed_off:
-                raise ConfigError
+        if span is not None and span.write_no is None and not self.crews[span.worker].is_gone:
+            raise ConfigError
         if self.ledger.get((task_id, key)) != Entry(*call):
             return False
         del self.ledger[task_id, key]
@@ -523,9 +527,17 @@ class World:
         )
         _same(
             "workers",
-            {name: (c.beat, c.died is not None, c.signed_off) for name, c in self.crews.items()},
             {
-                name: (row["beat"], row["dead_at"] is not None, bool(row["signed_off"]))
+                name: (crew.beat, crew.died is not None, crew.signed_off, crew.is_gone)
+                for name, crew in self.crews.items()
+            },
+            {
+                name: (
+                    row["beat"],
+                    row["dead_at"] is not None,
+                    bool(row["signed_off"]),
+                    bool(row["is_gone"]),
+                )
                 for name, row in sight.workers.items()
             },
         )

@@ -20,7 +20,9 @@ from outlast.wire.messages import artifact_to_proto, from_proto, message_to_prot
 # What protobuf's JSON can hold: numbers are doubles, and text is UTF-8.
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 word = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10)
-number = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+number = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False).map(
+    lambda number: number + 0.0
+)
 json_values = st.recursive(
     st.none() | st.booleans() | number | text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),

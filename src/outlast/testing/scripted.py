@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from outlast.model.errors import ConfigError, StoreUnavailable
@@ -98,15 +99,16 @@ class Call(Generic[T]):
         self.error: BaseException | None = None
         self.is_waiting = False
         self.is_over = False
+        self.session: Session | None = None
         self._database = database
         self._verb = verb
         self._watcher = watcher
-        self.session: Session | None = None
         self._reads = False
-        self._value: T | None = None
+        self._result: Any = None  # of the script
+        self._value: T | None = None  # of the verb
         self._action: Action | None = None
         self._life = self._live()
-        self._advance(lambda: next(self._life))
+        self._advance(partial(next, self._life))
 
     @property
     def next(self) -> str | None:
@@ -158,7 +160,7 @@ class Call(Generic[T]):
         self.run_until("commit")
         assert self.session is not None
         self.session.perform(COMMIT, reads=False)
-        self._report_commit(self._result)
+        self._watcher.committed(self, self._result)
         self._fail(StoreUnavailable("the connection was lost and the commit with or without it"))
 
     def result(self) -> T:
@@ -179,7 +181,7 @@ class Call(Generic[T]):
 
     def _live(self) -> Generator[Action, Rows, T]:
         """The verb as one sequence of actions, whatever number of transactions it needs."""
-        resume: Callable[[], Any] = lambda: self._verb.send(None)  # noqa: E731
+        resume: Callable[[], Any] = partial(self._verb.send, None)
         while True:
             try:
                 request = resume()
@@ -189,13 +191,12 @@ class Call(Generic[T]):
             try:
                 answer = yield from self._serve(request)
             except Exception as failure:
-                resume = _thrower(self._verb, failure)
+                resume = partial(self._verb.throw, failure)
             else:
-                resume = _sender(self._verb, answer)
+                resume = partial(self._verb.send, answer)
 
     def _serve(self, request: _Request[Any]) -> Generator[Action, Rows, Any]:
         self._reads = request.reads
-        self._result: Any = None
         try:
             self._result = yield from request.script()
             if not request.reads:
@@ -222,12 +223,9 @@ class Call(Generic[T]):
             self.transaction.append(action)
             self._watcher.executed(self, action, rows)
         else:
-            self._report_commit(self._result)
-        self._advance(lambda: self._life.send(rows))
+            self._watcher.committed(self, self._result)
+        self._advance(partial(self._life.send, rows))
         return True
-
-    def _report_commit(self, result: Any) -> None:
-        self._watcher.committed(self, result)
 
     def _advance(self, resume: Callable[[], Action]) -> None:
         try:
@@ -240,7 +238,7 @@ class Call(Generic[T]):
             self._end()
 
     def _throw(self, error: Exception) -> None:
-        self._advance(lambda: self._life.throw(error))
+        self._advance(partial(self._life.throw, error))
 
     def _fail(self, error: Exception) -> None:
         self._leave()
@@ -264,14 +262,6 @@ class Call(Generic[T]):
         self.is_over = True
         self._action = None
         self._database.forget(self)
-
-
-def _sender(verb: Coroutine[Any, Any, Any], answer: Any) -> Callable[[], Any]:
-    return lambda: verb.send(answer)
-
-
-def _thrower(verb: Coroutine[Any, Any, Any], failure: Exception) -> Callable[[], Any]:
-    return lambda: verb.throw(failure)
 
 
 class ScriptedDatabase:

@@ -185,6 +185,8 @@ class Worker:
         random.shuffle(workflows)
         for workflow in workflows:
             free = self._config.concurrency - len(self._runs)
+            if self._stopping.is_set():
+                break
             if free > 0 and self._roll.holds(self._roll.worker_id):
                 got += await self._claim(around, workflow, free)
         return got
