@@ -13,7 +13,7 @@ from tests.cases.patches import CLOCK
 from tests.chaos.caller import Caller, Json, state_of
 from tests.chaos.fleets import NEVER, ONCE, CounterSink, cut_off, freeze, have_beaten
 
-LEASE_S, BEAT_S = 1.0, 0.1
+LEASE_S, BEAT_S = 1.5, 0.1
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ async def test_case_068_blocking_code_does_not_starve_the_beat(fleet: Fleet) -> 
         fleet.gateway(), *(fleet.worker(concurrency=1) for _ in range(4))
     )
     async with Caller(gateway.url) as caller:
-        ways = [f"block {how}" for how in ("loop 3", "executor 3", "gil 2")]
+        ways = [f"block {how}" for how in ("loop 4.5", "executor 4.5", "gil 3")]
         sends = [asyncio.create_task(caller.send(way, workflow="scenes")) for way in ways]
         # The fourth worker is free: a task that nobody blocks is served meanwhile.
         assert state_of(await caller.send("say I am served")) == "COMPLETED"

@@ -28,7 +28,7 @@ Tell = Callable[[str], None]
 AT_LEAST = 200
 CHOSEN = 40
 AT_ONCE = 2
-LEASE_S = 1.0
+LEASE_S = 1.2
 
 
 @pytest.mark.crash_points
