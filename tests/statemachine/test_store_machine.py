@@ -18,7 +18,7 @@ FEW = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-EXAMPLES = {"sqlite": 100, "postgres": 60}
+EXAMPLES = {"sqlite": 100, "postgres": 45}
 MANY = settings(FEW, derandomize=False, max_examples=3000, stateful_step_count=80)
 
 
