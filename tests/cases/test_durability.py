@@ -52,10 +52,10 @@ async def test_case_028_event_is_stored_before_it_is_shown(fleet: Fleet, rounds:
         async with (
             Caller(ours.url, extended=True) as caller,
             Caller(theirs.url, extended=True) as other,
-            caller.stream("say a; emit 40 every 20ms") as events,
+            caller.stream("say a; emit 200 every 20ms") as events,
         ):
             task = (await anext(events))["task"]
-            while len(shown) < 8:
+            while len(shown) < 6:
                 shown.append(await anext(events))
                 assert generation_of(await other.get(task)) >= generation_of(shown[-1])
             for child in (worker, ours, theirs):

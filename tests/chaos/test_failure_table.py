@@ -229,7 +229,7 @@ async def test_database_restarted_with_200_long_steps_in_flight(
 
 async def test_beats_backend_terminated_50_times(postgres_fleet: Fleet, tmp_path: Path) -> None:
     """Each time the presence is free for a moment; nobody takes that for a death."""
-    postgres_fleet.settings["lease"] = 3.0
+    postgres_fleet.settings |= {"lease": 3.0, "beat": 0.1}
     gateway, worker = await asyncio.gather(postgres_fleet.gateway(), postgres_fleet.worker())
     end = tmp_path / "end"
     async with Caller(gateway.url) as caller:
