@@ -23,7 +23,9 @@ def serve(app: Starlette, *, name: str, host: str, port: int) -> None:
     with socket.create_server((host, port), backlog=1024) as listener:
         bound = listener.getsockname()[1]
         print(f"{name} listening on http://{host}:{bound}", flush=True)
-        config = uvicorn.Config(app, http=CuttableConnection, lifespan="off", log_level="warning")
+        config = uvicorn.Config(
+            app, http=CuttableConnection, lifespan="off", log_level="warning", timeout_keep_alive=75
+        )
         uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -88,7 +88,12 @@ def states_in(database: Path) -> list[str]:
 def interrupt(folder: Path) -> None:
     """Start the demo, and press Ctrl-C as soon as the review runs."""
     with subprocess.Popen(
-        [*COMMAND, "--folder", str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [*COMMAND, "--folder", str(folder)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Jobs in the background of a shell ignore Ctrl-C, and so would their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as running:
         assert running.stdout is not None
         assert any("The review is sent" in line for line in running.stdout)

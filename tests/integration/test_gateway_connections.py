@@ -6,6 +6,7 @@ import asyncio
 import socket
 from typing import Any
 
+import httpx
 import pytest
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
@@ -40,6 +41,14 @@ async def test_case_026_a_stream_that_is_cut_changes_nothing(sqlite_url: str, bi
         await gateway.hand.finish(task_id)
 
         assert (await gateway.task(task_id)).status.state == pb.TASK_STATE_COMPLETED
+
+
+async def test_an_idle_connection_is_the_clients_to_close(sqlite_url: str) -> None:
+    """A server that closes it first races with the next request, which nobody answers."""
+    proxies_s = 60.0
+    async with running_gateway(sqlite_url) as gateway:
+        keep_alive_s = gateway.server.config.timeout_keep_alive
+        assert keep_alive_s > max(proxies_s, httpx.Limits().keepalive_expiry or 0)
 
 
 @pytest.mark.parametrize("tenant", ["", "/acme"])

@@ -14,6 +14,11 @@ from outlast.model.errors import ConfigError
 
 _BACKLOG = 2048
 
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept. The side that keeps it for less must be the client's: it
+would otherwise send a request on a connection that is just being closed, and could not tell what
+became of it. Clients in Python give up after 5 s, proxies in front of services after 60 s."""
+
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens there; port 0 takes a free one, which `getsockname` tells.
@@ -53,6 +58,7 @@ class GatewayServer(uvicorn.Server):
             ws="none",
             log_config=None,
             access_log=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=grace_s,
         )
         super().__init__(config)
