@@ -26,6 +26,7 @@ from tests.contract.stores import (
     intent,
     moved,
     said,
+    statements,
     until,
 )
 
@@ -823,6 +824,30 @@ class TestExcuseOutage:
         await self.away(store, 3 * DAY)
         assert await self.sweep(store) == DAY
         assert await store.sweeping.end_overdue_pauses() == [paused.task_id]
+
+    async def test_moves_all_however_many_at_a_time(self, store: Store) -> None:
+        """All of them move together, `limit` with each statement."""
+        await self.sweep(store)
+        paused = [
+            await store.paused(f"w{n}", workflow=f"w{n}", after=HOUR + n % 2) for n in range(5)
+        ]
+        before = [(await store.task(one.task_id)).pause_deadline_at for one in paused]
+        await self.away(store, 2 * HOUR)
+        with statements() as sent:
+            moved_by = await store.sweeping.excuse_outage(longest=LONGEST, gap=GAP, limit=2)
+        assert sent.count("tasks_spare") == 4, "two, two, one, none"
+        after = [(await store.task(one.task_id)).pause_deadline_at for one in paused]
+        assert after == [deadline + moved_by for deadline in before if deadline is not None]
+
+    async def test_moves_each_once_though_it_stays_due(self, store: Store) -> None:
+        """All of them move together, `limit` with each statement."""
+        await self.sweep(store)
+        paused = [await store.paused(f"w{n}", workflow=f"w{n}", after=HOUR) for n in range(3)]
+        before = [(await store.task(one.task_id)).pause_deadline_at for one in paused]
+        await self.away(store, 3 * DAY)
+        await store.sweeping.excuse_outage(longest=LONGEST, gap=GAP, limit=1)
+        after = [(await store.task(one.task_id)).pause_deadline_at for one in paused]
+        assert after == [deadline + LONGEST for deadline in before if deadline is not None]
 
     async def test_a_first_sweep_finds_no_outage(self, store: Store) -> None:
         """If the last one was more than `gap` ago, move the deadlines of pauses and lives that

@@ -20,7 +20,7 @@ AT_ONCE = 3
 
 _CLAIMS = "tasks_claim"
 _DEATHS = ("workers_bury", "workers_sign_off")
-_OF_ALL = ("tasks_spare_pauses", "tasks_spare_lives")
+_OF_ALL = ("tasks_spare",)
 
 
 class Verb:

@@ -366,10 +366,11 @@ class SweepStore(Protocol):
         way of the failure step where there is one."""
         ...
 
-    async def excuse_outage(self, *, longest: Millis, gap: Millis) -> Millis:
+    async def excuse_outage(self, *, longest: Millis, gap: Millis, limit: int = 1000) -> Millis:
         """Note that a sweep runs. If the last one was more than `gap` ago, move the deadlines of
         pauses and lives that passed meanwhile by that gap, at most `longest`, once; return by how
-        much (0: no outage). Timers do not move."""
+        much (0: no outage). Timers do not move. All of them move together, `limit` with each
+        statement."""
         ...
 
     async def forget_workers(self, *, older_than: Millis, limit: int = 100) -> None:

@@ -73,7 +73,8 @@ class Sweeping:
         suspects = 0
         for orphan in (yield self._queries("tasks_orphaned", n=limit)):
             rows = yield self._queries("tasks_take_free", task_id=orphan["task_id"])
-            if not rows or rows[0]["lease_owner"] != orphan["lease_owner"]:
+            # Not by owner: a claim of the dead worker that slipped in is another lease of its own.
+            if not rows or rows[0]["fence"] != orphan["fence"]:
                 continue
             row = rows[0]
             crashes = row["crashes"] + (1 if orphan["crashed"] else 0)
@@ -224,18 +225,24 @@ class Sweeping:
 
     # --- outages ------------------------------------------------------------------------------
 
-    async def excuse_outage(self, *, longest: Millis, gap: Millis) -> Millis:
+    async def excuse_outage(self, *, longest: Millis, gap: Millis, limit: int = 1000) -> Millis:
         def script() -> Script[Millis]:
             moved = Millis(0)
             for row in (yield self._queries("store_sweep_due", gap=gap)):
                 moved = Millis(min(row["now"] - row["swept_at"], longest))
-                span = {"since": row["swept_at"], "until": row["now"], "gap": moved}
-                yield self._queries("tasks_spare_pauses", **span)
-                yield self._queries("tasks_spare_lives", **span)
+                yield from self._spare(row["swept_at"], row["now"], moved, limit)
             yield self._queries("store_sweep")
             return moved
 
         return await self._database.transact(script)
+
+    def _spare(self, since: int, until: int, gap: Millis, limit: int) -> Script[None]:
+        """In order of task_id, and never back: what was moved by less than the outage lasted is
+        still due in it."""
+        span = {"since": since, "until": until, "gap": gap, "n": limit}
+        after = ""
+        while moved := (yield self._queries("tasks_spare", after_id=after, **span)):
+            after = max(row["task_id"] for row in moved)
 
     # --- running ------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ returning task_id;
 select task_id, fence, cancel_requested_at, ending_as from tasks where lease_owner = :worker_id;
 
 -- tasks_orphaned: leased tasks whose worker is dead or has no row, with what their deaths prove
-select tasks.task_id, tasks.lease_owner,
+select tasks.task_id, tasks.fence,
        coalesce(task_runs.started_at <= workers.dead_at and not workers.signed_off, false)
            as crashed
   from tasks
@@ -174,15 +174,21 @@ select task_id from tasks
             and cancel_requested_at <= (select now from clock) - :hook_grace))
  order by give_up_at limit :n;
 
--- tasks_spare_pauses: moves by :gap the pauses that came due while nobody swept
-update tasks set pause_deadline_at = pause_deadline_at + :gap
- where pause_deadline_at is not null and pause_deadline_at > :since
-   and pause_deadline_at <= :until;
-
--- tasks_spare_lives: moves by :gap the ends of lives that came due while nobody swept
-update tasks set give_up_at = give_up_at + :gap
- where state in ('submitted', 'working', 'input-required', 'auth-required')
-   and give_up_at > :since and give_up_at <= :until;
+-- tasks_spare: moves by :gap the deadlines, of pauses and lives, that came due while nobody swept
+update tasks
+   set pause_deadline_at = pause_deadline_at
+           + case when pause_deadline_at > :since and pause_deadline_at <= :until
+                  then :gap else 0 end,
+       give_up_at = give_up_at
+           + case when give_up_at > :since and give_up_at <= :until then :gap else 0 end
+ where task_id in (
+        select task_id from tasks
+         where state in ('submitted', 'working', 'input-required', 'auth-required')
+           and task_id > :after_id
+           and ((pause_deadline_at > :since and pause_deadline_at <= :until)
+                or (give_up_at > :since and give_up_at <= :until))
+         order by task_id limit :n)
+returning task_id;
 
 -- tasks_unhold: a held task is claimable again, with its attempts back at one
 update tasks set held_reason = null, attempt = 1, crashes = 0,

@@ -67,3 +67,21 @@ with recursive queues (tenant, priority) as (
     select task_id, fence, :worker_id, step, attempt, updated_at from claimed
 )
 select *, updated_at as claimed_at, true as run_opened from claimed;
+
+-- tasks_spare: moves by :gap the deadlines, of pauses and lives, that came due while nobody swept
+-- differs: PostgreSQL locks rows, in the order of all writers
+update tasks
+   set pause_deadline_at = pause_deadline_at
+           + case when pause_deadline_at > :since and pause_deadline_at <= :until
+                  then :gap else 0 end,
+       give_up_at = give_up_at
+           + case when give_up_at > :since and give_up_at <= :until then :gap else 0 end
+ where task_id in (
+        select task_id from tasks
+         where state in ('submitted', 'working', 'input-required', 'auth-required')
+           and task_id > :after_id
+           and ((pause_deadline_at > :since and pause_deadline_at <= :until)
+                or (give_up_at > :since and give_up_at <= :until))
+         order by task_id limit :n
+           for no key update)
+returning task_id;
