@@ -364,12 +364,12 @@ class _Frees(Verb):
             found = [row["task_id"] for row in rows]
             expected = self.lost(attempt)
             require(found == expected[: statement.params["n"]], f"{self} found {found}", expected)
-            notes |= {"owners": {row["task_id"]: row["lease_owner"] for row in rows}, "freed": []}
+            notes |= {"fences": {row["task_id"]: row["fence"] for row in rows}, "freed": []}
         elif statement.query.name == "tasks_take_free":
             task_id = statement.params["task_id"]
             held = attempt.held_by_others()
             require(bool(rows) or task_id in held, f"{self} left {task_id}", held)
-            if rows and rows[0]["lease_owner"] == notes["owners"][task_id]:
+            if rows and rows[0]["fence"] == notes["fences"][task_id]:
                 notes["freed"].append(task_id)
 
     def lost(self, attempt: Attempt) -> list[str]:
