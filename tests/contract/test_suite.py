@@ -153,6 +153,7 @@ async def _call(store: Store, verb: str) -> object:
         "get": lambda: store.tasks.get(SCOPE, task),
         "snapshot": lambda: store.tasks.snapshot(SCOPE, task),
         "status_of": lambda: store.tasks.status_of(SCOPE, task),
+        "page": lambda: store.tasks.page(SCOPE, protocols.Wanted(), limit=1),
         "events_since": lambda: store.log.events_since(task, Seq(0)),
         "event": lambda: store.log.event(task, Seq(1)),
         "messages": lambda: store.log.messages(task),

@@ -18,11 +18,12 @@ from outlast.model.errors import (
     TaskNotFound,
     UnsupportedOperation,
 )
-from outlast.model.ids import LedgerId, Millis, Seq, TaskId, new_task_id
+from outlast.model.ids import ContextId, LedgerId, Millis, Seq, TaskId, new_task_id
 from outlast.model.ledger import LedgerKind
 from outlast.model.pause import OnDeadline
 from outlast.model.task import Scope, State
-from outlast.store.protocols import Sent
+from outlast.store.database import Query, Script, Statement, catalog
+from outlast.store.protocols import Place, Sent, Wanted
 from tests.contract.stores import (
     DAY,
     HOUR,
@@ -700,3 +701,159 @@ class TestStatusOf:
         with statements() as sent:
             assert await store.tasks.status_of(SCOPE, task_id) == (task.state, task.generation)
         assert len(sent) == 1
+
+
+async def listed(store: Store, wanted: Wanted | None = None, *, limit: int = 100) -> list[TaskId]:
+    """The ids of all pages, in order."""
+    ids: list[TaskId] = []
+    place: Place | None = None
+    while True:
+        page = await store.tasks.page(SCOPE, wanted or Wanted(), limit=limit, after=place)
+        assert len(page.snapshots) <= limit
+        ids += [snapshot.task.task_id for snapshot in page.snapshots]
+        if (place := page.next) is None:
+            return ids
+
+
+class TestPage:
+    async def test_is_in_the_order_of_the_last_change(self, store: Store) -> None:
+        """The next `limit` tasks of the scope that are wanted, after a place in their order: the
+        last to change their status first, then by task id, the latest first."""
+        task_ids = [await store.new_task() for _ in range(5)]
+        await store.sql("update tasks set status_at = 1000")
+        await store.sql("update tasks set status_at = 2000 where task_id = :id", id=task_ids[2])
+        others = [*sorted({*task_ids} - {task_ids[2]}, reverse=True)]
+        for limit in (1, 2, 4, 5, 6):
+            assert await listed(store, limit=limit) == [task_ids[2], *others], limit
+
+    async def test_has_only_tasks_of_the_scope(self, store: Store) -> None:
+        """The next `limit` tasks of the scope that are wanted, after a place in their order: the
+        last to change their status first, then by task id, the latest first."""
+        own = await store.new_task()
+        for scope in OTHER_SCOPES:
+            await store.new_task(scope=scope)
+        page = await store.tasks.page(SCOPE, Wanted(), limit=10)
+        assert [snapshot.task.task_id for snapshot in page.snapshots] == [own]
+        assert (page.total, page.next) == (1, None)
+
+    async def test_has_only_what_is_wanted(self, store: Store) -> None:
+        """The next `limit` tasks of the scope that are wanted, after a place in their order: the
+        last to change their status first, then by task id, the latest first."""
+        paused = await store.task_that_is("paused")
+        done = await store.task_that_is("completed")
+        elsewhere = await store.new_task(context_id=ContextId("elsewhere"))
+        for wanted, expected in [
+            (Wanted(state=State.INPUT_REQUIRED), {paused}),
+            (Wanted(state=State.COMPLETED), {done}),
+            (Wanted(context_id=ContextId("elsewhere")), {elsewhere}),
+            (Wanted(context_id=ContextId("elsewhere"), state=State.COMPLETED), set()),
+            (Wanted(), {paused, done, elsewhere}),
+        ]:
+            assert {*await listed(store, wanted)} == expected, wanted
+            page = await store.tasks.page(SCOPE, wanted, limit=1)
+            assert page.total == len(expected)
+
+    async def test_is_one_read(self, store: Store) -> None:
+        """All of a page is one read."""
+        run = await store.claimed()
+        other = await store.another()
+        stop = asyncio.Event()
+
+        async def write() -> None:
+            while not stop.is_set():
+                await run.commit(said(), chunk())
+
+        writing = asyncio.create_task(write())
+        for _ in range(30):
+            page = await other.tasks.page(SCOPE, Wanted(), limit=1, artifacts=True)
+            (snapshot,) = page.snapshots
+            assert snapshot.events[-1].seq == snapshot.task.generation
+        stop.set()
+        await writing
+
+    async def test_a_task_at_rest_is_on_exactly_one_page(self, store: Store) -> None:
+        """A task that does not change its status while pages are read is on exactly one of
+        them. One that does is found by `changed_since`, with the time at which the reading
+        began."""
+        moving = [await store.claimed() for _ in range(3)]
+        resting = [await store.new_task() for _ in range(20)]
+        began = await store.now()
+        seen: list[TaskId] = []
+        place: Place | None = None
+        while True:
+            page = await store.tasks.page(SCOPE, Wanted(), limit=4, after=place)
+            seen += [snapshot.task.task_id for snapshot in page.snapshots]
+            for run in moving:
+                await run.commit(said())
+            if (place := page.next) is None:
+                break
+        assert sorted(task_id for task_id in seen if task_id in resting) == sorted(resting)
+        changed = await listed(store, Wanted(changed_since=began))
+        assert {run.task_id for run in moving} <= {*changed}
+        later = Millis(await store.now() + HOUR)
+        assert await listed(store, Wanted(changed_since=later)) == []
+
+    async def test_counts_the_whole_list(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The total does not depend on the place, and is exact up to `TOTAL_BOUND`."""
+        for _ in range(6):
+            await store.new_task()
+        place: Place | None = None
+        for _ in range(3):
+            page = await store.tasks.page(SCOPE, Wanted(), limit=2, after=place)
+            assert page.total == 6
+            place = page.next
+        assert place is None
+        monkeypatch.setattr("outlast.store.tasks.TOTAL_BOUND", 4)
+        assert (await store.tasks.page(SCOPE, Wanted(), limit=2)).total == 4
+
+    async def test_shows_state_and_history_and_artifacts_if_asked(self, store: Store) -> None:
+        """Each task comes with its messages, its questions and its last status event, and with
+        its artifact events where `artifacts` asks for them."""
+        run = await store.claimed()
+        await run.commit(said("one"), chunk(text="a"), said("two"), chunk(text="b"))
+        paused = await store.paused()
+        await store.answer(paused)
+        empty = await store.new_task()
+
+        for artifacts in (False, True):
+            page = await store.tasks.page(SCOPE, Wanted(), limit=10, artifacts=artifacts)
+            shown = {snapshot.task.task_id: snapshot.events for snapshot in page.snapshots}
+            assert len(shown) == 3
+            for task_id, events in shown.items():
+                log = await store.events(task_id)
+                status = [event for event in log if event.kind is not EventKind.ARTIFACT][-1]
+                assert events == [
+                    event
+                    for event in log
+                    if event.is_message
+                    or event == status
+                    or (artifacts and event.kind is EventKind.ARTIFACT)
+                ]
+            assert [event.seq for event in shown[run.task_id]] == (
+                [1, 3, 4, 5] if artifacts else [1, 4]
+            )
+            assert [event.seq for event in shown[empty]] == [1]
+
+    async def test_walks_an_index(self, store: Store) -> None:
+        """The next `limit` tasks of the scope that are wanted, after a place in their order: the
+        last to change their status first, then by task id, the latest first."""
+        for _ in range(3):
+            await store.new_task()
+        query = catalog(store.database.dialect)["tasks_page"].text
+        params = {
+            "agent": SCOPE.agent, "tenant": SCOPE.tenant, "owner": SCOPE.owner, "context_id": None,
+            "state": None, "changed_since": 0, "status_at": 1 << 62, "task_id": "", "n": 10,
+        }  # fmt: skip
+        explain = "explain query plan" if store.is_sqlite else "explain"
+
+        def script() -> Script[str]:
+            if not store.is_sqlite:  # which finds three rows faster without an index
+                yield Statement(Query("own", "", "set local enable_seqscan = off"), {})
+            return str((yield Statement(Query("own", "", f"{explain} {query}"), params)))
+
+        text = await store.database.transact(script)
+        assert "tasks_listed" in text
+        assert "sort" not in text.lower()
+        assert "TEMP B-TREE" not in text

@@ -292,6 +292,9 @@ DUMMIES: dict[str, Any] = {
     "on_cancel": True,
     "on_failure": False,
     "is_message": True,
+    "artifacts": True,
+    "changed_since": 0,
+    "status_at": 0,
     "commits": True,
     "ends": False,
     "pauses": False,
@@ -317,6 +320,8 @@ NULLABLE = {
     "presence": {"workers_register", "workers_beat"},
     "status": {"tasks_commit", "tasks_mark"},
     **{name: {"tasks_commit"} for name in _OPTIONAL.split()},
+    "context_id": {"tasks_page", "tasks_count"},
+    "state": {"tasks_commit", "tasks_page", "tasks_count"},
 }
 
 

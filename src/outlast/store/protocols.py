@@ -84,6 +84,40 @@ class Snapshot:
     events: Sequence[LoggedEvent]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which tasks to list; None asks for any. Times are inclusive."""
+
+    context_id: ContextId | None = None
+    state: State | None = None
+    changed_since: Millis | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A place in the order of a list: the last task before it."""
+
+    status_at: Millis
+    task_id: TaskId
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page of a list. Logs hold what shows state and history, and artifacts where asked for.
+
+    total: how many tasks the whole list has, at most `TOTAL_BOUND`. next: where the next page
+    begins; None after the last one.
+    """
+
+    snapshots: Sequence[Snapshot]
+    total: int
+    next: Place | None
+
+
+TOTAL_BOUND = 10_000
+"""Up to here the total of a list is counted."""
+
+
 class TaskStore(Protocol):
     """What a gateway does to tasks. Every verb is bound to a scope: another scope's task does not
     exist, by the same statements."""
@@ -144,6 +178,26 @@ class TaskStore(Protocol):
 
     async def status_of(self, scope: Scope, task_id: TaskId) -> tuple[State, Seq]:
         """The state and generation of the task: the cheap look of those who wait for it."""
+        ...
+
+    async def page(
+        self,
+        scope: Scope,
+        wanted: Wanted,
+        *,
+        limit: int,
+        after: Place | None = None,
+        artifacts: bool = False,
+    ) -> Page:
+        """The next `limit` tasks of the scope that are wanted, after a place in their order: the
+        last to change their status first, then by task id, the latest first.
+
+        All of a page is one read. A task that does not change its status while pages are read is
+        on exactly one of them. One that does is found by `changed_since`, with the time at which
+        the reading began. The total does not depend on the place, and is exact up to
+        `TOTAL_BOUND`. Each task comes with its messages, its questions and its last status event,
+        and with its artifact events where `artifacts` asks for them.
+        """
         ...
 
 

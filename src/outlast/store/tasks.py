@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from outlast.model.commit import EventKind, LoggedEvent, status_of
@@ -13,17 +13,28 @@ from outlast.model.errors import (
     TaskNotFound,
     UnsupportedOperation,
 )
-from outlast.model.ids import Seq, TaskId
+from outlast.model.ids import Millis, Seq, TaskId
 from outlast.model.task import Scope, State, Task
 from outlast.store import endings
 from outlast.store.codec import from_text, to_text, to_text_or_none
 from outlast.store.database import Database, Row, Script, StatementRefused, catalog
-from outlast.store.protocols import AnswerTo, NewTask, Sent, Settings, Snapshot
+from outlast.store.protocols import (
+    TOTAL_BOUND,
+    AnswerTo,
+    NewTask,
+    Page,
+    Place,
+    Sent,
+    Settings,
+    Snapshot,
+    Wanted,
+)
 from outlast.store.rows import event_of, task_of
 
 T = TypeVar("T")
 
 _PAGE = 1000
+_BEFORE_ALL = Place(status_at=Millis(1 << 62), task_id=TaskId(""))
 
 
 class Tasks:
@@ -193,6 +204,55 @@ class Tasks:
 
         return await self._read(script)
 
+    async def page(
+        self,
+        scope: Scope,
+        wanted: Wanted,
+        *,
+        limit: int,
+        after: Place | None = None,
+        artifacts: bool = False,
+    ) -> Page:
+        place = after or _BEFORE_ALL
+        filters = {
+            **_within(scope),
+            "context_id": wanted.context_id,
+            "state": None if wanted.state is None else wanted.state.value,
+            "changed_since": wanted.changed_since or 0,
+        }
+
+        def script() -> Script[Page]:
+            rows = yield self._queries(
+                "tasks_page",
+                **filters,
+                status_at=place.status_at,
+                task_id=place.task_id,
+                n=limit + 1,  # one more tells whether there is another page
+            )
+            counted = yield self._queries("tasks_count", **filters, n=TOTAL_BOUND)
+            tasks = [task_of(row) for row in rows[:limit]]
+            logs = yield from self._shown([task.task_id for task in tasks], artifacts)
+            more = len(rows) > limit
+            return Page(
+                snapshots=[Snapshot(task=task, events=logs[task.task_id]) for task in tasks],
+                total=counted[0]["total"],
+                next=_place_of(tasks[-1]) if more else None,
+            )
+
+        return await self._read(script)
+
+    def _shown(
+        self, task_ids: Sequence[TaskId], artifacts: bool
+    ) -> Script[Mapping[TaskId, Sequence[LoggedEvent]]]:
+        logs: dict[TaskId, list[LoggedEvent]] = {task_id: [] for task_id in task_ids}
+        if task_ids:
+            shown = self._queries(
+                "task_events_shown", task_ids=to_text(task_ids), artifacts=artifacts
+            )
+            for row in (yield shown):
+                logs[row["task_id"]].append(event_of(row))
+        return logs
+
     def _found(self, scope: Scope, task_id: TaskId) -> Script[Row]:
         rows = yield self._queries("tasks_find", **_within(scope), task_id=task_id)
         if not rows:
@@ -222,6 +282,10 @@ class Tasks:
 
 def _within(scope: Scope) -> dict[str, str]:
     return {"agent": scope.agent, "tenant": scope.tenant, "owner": scope.owner}
+
+
+def _place_of(task: Task) -> Place:
+    return Place(status_at=task.status_at, task_id=task.task_id)
 
 
 def _why_not(row: Row, pause_id: Seq) -> str:

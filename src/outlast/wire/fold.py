@@ -28,11 +28,13 @@ def fold_task(
     view: View = PLAIN,
     history_length: int | None = None,
     until: Seq | None = None,
+    generation: Seq | None = None,
 ) -> pb.Task:
     """The Task after these events, or after those up to `until`.
 
-    events: the log from event 1 on, without a gap. Everything that changes is folded from it; the
-    row gives only what a task keeps for life. history_length: None is all, 0 is none, n the n most
+    events: the log from event 1 on, without a gap; or what a list shows of it, and then
+    `generation` says where the log ends. Everything that changes is folded from it; the row gives
+    only what a task keeps for life. history_length: None is all, 0 is none, n the n most
     recent messages; a negative number raises InvalidParams.
     """
     seen = [event for event in events if until is None or event.seq <= until]
@@ -44,7 +46,7 @@ def fold_task(
     if task.metadata:
         folded.metadata.update(dict(task.metadata))
     if view.extended:
-        folded.metadata.update({EXTENSION_URI: {"generation": seen[-1].seq}})
+        folded.metadata.update({EXTENSION_URI: {"generation": generation or seen[-1].seq}})
     return folded
 
 

@@ -17,3 +17,16 @@ select seq, fence, write_no, kind, body, is_message, created_at from task_events
 -- task_events_artifacts: artifact events in (:after, :until], in order
 select seq, fence, write_no, kind, body, is_message, created_at from task_events
  where task_id = :task_id and kind = 'artifact' and seq > :after and seq <= :until order by seq;
+
+-- task_events_shown: what shows the state and history of several tasks, and their artifacts if asked for
+select task_id, seq, fence, write_no, kind, body, is_message, created_at
+  from task_events
+ where task_id in (select value from json_each(:task_ids))
+   and (is_message or (kind = 'artifact' and :artifacts))
+union all
+select task_id, seq, fence, write_no, kind, body, is_message, created_at
+  from task_events as last
+ where task_id in (select value from json_each(:task_ids)) and not is_message
+   and seq = (select max(seq) from task_events
+               where task_events.task_id = last.task_id and kind <> 'artifact')
+ order by task_id, seq;

@@ -15,6 +15,24 @@ select * from tasks
 select state, next_seq from tasks
  where task_id = :task_id and agent = :agent and tenant = :tenant and owner = :owner;
 
+-- tasks_page: the tasks of a scope after a place, the last to change their status first
+select * from tasks
+ where agent = :agent and tenant = :tenant and owner = :owner
+   and (cast(:context_id as text) is null or context_id = :context_id)
+   and (cast(:state as text) is null or state = :state)
+   and status_at >= :changed_since
+   and (status_at, task_id) < (:status_at, :task_id)
+ order by status_at desc, task_id desc limit :n;
+
+-- tasks_count: how many tasks a list has, counted up to :n
+select count(*) as total from (
+    select 1 from tasks
+     where agent = :agent and tenant = :tenant and owner = :owner
+       and (cast(:context_id as text) is null or context_id = :context_id)
+       and (cast(:state as text) is null or state = :state)
+       and status_at >= :changed_since
+     limit :n) as counted;
+
 -- tasks_take: the row, locked by a writer that will change it in this transaction
 select tasks.*, (select now from clock) as now from tasks where task_id = :task_id;
 

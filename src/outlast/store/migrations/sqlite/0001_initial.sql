@@ -94,7 +94,7 @@ create index tasks_remind_due on tasks (remind_at) where remind_at is not null;
 create index tasks_give_up on tasks (give_up_at)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
 create index tasks_held on tasks (agent) where held_reason is not null;
-create index tasks_listed on tasks (agent, tenant, owner, status_at desc, task_id);
+create index tasks_listed on tasks (agent, tenant, owner, status_at, task_id);
 create index tasks_in_flight on tasks (agent, workflow, version)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
 create unique index one_unfinished_task_per_ledger on tasks (ledger_id)

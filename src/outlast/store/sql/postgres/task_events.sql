@@ -1,0 +1,14 @@
+-- task_events_shown: what shows the state and history of several tasks, and their artifacts if asked for
+-- differs: PostgreSQL unfolds arrays of JSON by another function; looks up the last status once per task
+with listed as (select jsonb_array_elements_text(cast(:task_ids as jsonb)) as task_id)
+select events.task_id, seq, fence, write_no, kind, body, is_message, created_at
+  from listed join task_events as events on events.task_id = listed.task_id
+ where is_message or (kind = 'artifact' and cast(:artifacts as boolean))
+union all
+select listed.task_id, seq, fence, write_no, kind, body, is_message, created_at
+  from listed cross join lateral (
+       select * from task_events
+        where task_events.task_id = listed.task_id and kind <> 'artifact'
+        order by seq desc limit 1) as last
+ where not is_message
+ order by task_id, seq;
