@@ -496,9 +496,10 @@ class TestCommit:
         await store.sql("delete from task_events where seq = 3")
         row = next(row for row in backup["tasks"] if row["task_id"] == run.task_id)
         await store.sql(
-            "update tasks set write_no = :write_no, next_seq = :next_seq",
+            "update tasks set write_no = :write_no, next_seq = :next_seq, status_at = :status_at",
             write_no=row["write_no"],
             next_seq=row["next_seq"],
+            status_at=row["status_at"],
         )
         async with store.unchanged():
             assert await store.commit(run.write(said("and of its future"))) == Lost()

@@ -173,6 +173,10 @@ BREACHES: dict[str, list[str]] = {
         "update tasks set state = 'failed', lease_owner = null",
         "update task_events set kind = 'status', body = '{\"state\":\"completed\"}' where seq = 2",
     ],
+    "laws_status_has_one_time": [
+        "update tasks set status_at = status_at + 1",
+        "update task_events set created_at = 1 where seq = 4",
+    ],
     "laws_no_orphans": [
         "delete from tasks",
         "insert into task_ledger (ledger_id, key, kind, fence, write_no, intent_at)"

@@ -716,6 +716,18 @@ async def listed(store: Store, wanted: Wanted | None = None, *, limit: int = 100
 
 
 class TestPage:
+    @pytest.mark.parametrize(
+        "condition", ["submitted", "paused", "waiting", "held", "completed", "canceled"]
+    )
+    async def test_goes_by_the_time_that_the_status_shows(
+        self, store: Store, condition: str
+    ) -> None:
+        """One that does is found by `changed_since`, with the time at which the reading began."""
+        task_id = await store.task_that_is(condition)
+        status = [e for e in await store.events(task_id) if e.kind is not EventKind.ARTIFACT][-1]
+        assert await listed(store, Wanted(changed_since=status.created_at)) == [task_id]
+        assert await listed(store, Wanted(changed_since=Millis(status.created_at + 1))) == []
+
     async def test_is_in_the_order_of_the_last_change(self, store: Store) -> None:
         """The next `limit` tasks of the scope that are wanted, after a place in their order: the
         last to change their status first, then by task id, the latest first."""
@@ -725,6 +737,7 @@ class TestPage:
         others = [*sorted({*task_ids} - {task_ids[2]}, reverse=True)]
         for limit in (1, 2, 4, 5, 6):
             assert await listed(store, limit=limit) == [task_ids[2], *others], limit
+        store.laws_are_broken_on_purpose = True
 
     async def test_has_only_tasks_of_the_scope(self, store: Store) -> None:
         """The next `limit` tasks of the scope that are wanted, after a place in their order: the

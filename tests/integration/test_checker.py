@@ -120,6 +120,7 @@ async def test_an_event_is_gone(patient: Patient, seq: int) -> None:
     await patient.doctor("delete from task_events where seq = :seq", seq=seq)
     broken = await patient.laws()
     assert broken.pop("seq_has_no_gap") == 1
+    broken.pop("status_has_one_time", 0)  # unless the event before has the same millisecond
     assert broken == ({"terminal_event_is_last": 1} if seq == 9 else {})
 
 
@@ -149,7 +150,9 @@ async def test_an_event_after_the_end(patient: Patient) -> None:
         "update task_events set seq = 8 where seq = 9",
         "update task_events set seq = 9 where seq = 100",
     )
-    assert await patient.laws() == {"terminal_event_is_last": 1, "a_runs_writes_are_in_order": 1}
+    broken = await patient.laws()
+    broken.pop("status_has_one_time", 0)  # unless both have the same millisecond
+    assert broken == {"terminal_event_is_last": 1, "a_runs_writes_are_in_order": 1}
 
 
 async def test_an_end_without_its_event(patient: Patient) -> None:

@@ -24,6 +24,7 @@ from outlast.gateway.app import Problems, Unready, create_app
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.handler import OutlastRequestHandler
+from outlast.gateway.scopes import ResolveIdentity
 from outlast.gateway.server import GatewayServer, listen
 from outlast.model.ids import TaskId
 from outlast.model.task import Caller, Scope
@@ -153,6 +154,19 @@ class Gateway:
     async def task(self, task_id: str, **params: Any) -> pb.Task:
         return await self.client().get_task(pb.GetTaskRequest(id=task_id, **params))
 
+    async def page(self, *, binding: str = "JSONRPC", **params: Any) -> pb.ListTasksResponse:
+        return await self.client(binding).list_tasks(pb.ListTasksRequest(**params))
+
+    async def pages(self, **params: Any) -> list[pb.Task]:
+        """The tasks of all pages, in order."""
+        tasks: list[pb.Task] = []
+        token = ""
+        while True:
+            page = await self.page(page_token=token, **params)
+            tasks += page.tasks
+            if not (token := page.next_page_token):
+                return tasks
+
     async def cancel(self, task_id: str, *, binding: str = "JSONRPC") -> pb.Task:
         return await self.client(binding).cancel_task(pb.CancelTaskRequest(id=task_id))
 
@@ -178,6 +192,7 @@ async def running_gateway(
     config: GatewayConfig | None = None,
     *,
     agent: Agent | None = None,
+    identify: ResolveIdentity | None = None,
     problems: Problems = tuple,
     unready: Unready | None = None,
     **limits: Any,
@@ -192,7 +207,9 @@ async def running_gateway(
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         config = replace(config or GatewayConfig(), url=url, **limits)
         tasks, log = Tasks(database), Log(database)
-        handler = OutlastRequestHandler(agent, tasks, log, database.wakeups, config)
+        handler = OutlastRequestHandler(
+            agent, tasks, log, database.wakeups, config, identify=identify
+        )
         card = agent_card(agent, config)
         app = create_app(handler, card, problems=problems, unready=unready)
         server = GatewayServer(app, handler, listener)

@@ -15,8 +15,10 @@ from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONParseError
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.server.routes.rest_dispatcher import RestDispatcher
-from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.error_handlers import build_rest_error_payload, rest_error_handler
 from a2a.utils.errors import InvalidParamsError, InvalidRequestError
+from a2a.utils.proto_utils import parse_params
 from google.protobuf.json_format import ParseError
 from sse_starlette.sse import EventSourceResponse
 from starlette.requests import ClientDisconnect, Request
@@ -25,12 +27,16 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from outlast.gateway.body import BodyTooLarge
 from outlast.gateway.context import CallContexts
+from outlast.gateway.errors import of_caller, translated
 from outlast.gateway.handler import OutlastRequestHandler
+from outlast.gateway.listing import check_status_name, listing_to_json
+from outlast.model.errors import InvalidParams
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 _TOO_LARGE = 413
+_MEDIA_TYPE = "application/a2a+json"
 
 
 class JsonRpcBinding(JsonRpcDispatcher):
@@ -42,16 +48,26 @@ class JsonRpcBinding(JsonRpcDispatcher):
         self._keepalive_s = handler.config.keepalive_s
 
     async def handle_requests(self, request: Request) -> Response:
+        body: Any = None
         try:
-            await request.json()  # read once: the SDK's own code gets the same value
+            body = await request.json()  # read once: the SDK's own code gets the same value
+            _check_listing(body)
         except BodyTooLarge as error:
             return self._refused(InvalidRequestError(str(error)))
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             return self._refused(JSONParseError(message=f"the body is not JSON: {error}"))
+        except InvalidParams as error:
+            return self._generate_error_response(body.get("id"), of_caller(error))
         except ClientDisconnect:
             return Response()
         response: Response = await super().handle_requests(request)
         return response
+
+    async def _handle_list_tasks(
+        self, request_obj: pb.ListTasksRequest, context: ServerCallContext
+    ) -> dict[str, Any]:
+        response = await self.request_handler.on_list_tasks(request_obj, context)
+        return listing_to_json(response, artifacts=request_obj.include_artifacts)
 
     def _create_response(self, context: ServerCallContext, handler_result: Any) -> Response:
         return unbuffered(super()._create_response(context, handler_result), self._keepalive_s)
@@ -84,6 +100,22 @@ class RestBinding(RestDispatcher):
         with _parsing():
             response = await super()._handle_streaming(request, handler_func)
         return unbuffered(response, self._keepalive_s)
+
+    @rest_error_handler
+    async def list_tasks(self, request: Request) -> Response:
+        """The SDK writes out every field that is not set, of every message."""
+        params = pb.ListTasksRequest()
+
+        async def handle(context: ServerCallContext) -> pb.ListTasksResponse:
+            with translated("ListTasks"):
+                for said in request.query_params.getlist("status"):
+                    check_status_name(said)
+            parse_params(request.query_params, params)
+            return await self.request_handler.on_list_tasks(params, context)
+
+        response = await self._handle_non_streaming(request, handle)
+        body = listing_to_json(response, artifacts=params.include_artifacts)
+        return JSONResponse(body, media_type=_MEDIA_TYPE)
 
     def routes(self) -> list[BaseRoute]:
         """The specification's paths (§11.3), at the root and below a tenant."""
@@ -134,6 +166,15 @@ def _bounded(endpoint: Endpoint) -> Endpoint:
         return await endpoint(request)
 
     return read_first
+
+
+def _check_listing(body: Any) -> None:
+    """Raise InvalidParams for a status that the parser would take for none."""
+    if not isinstance(body, dict) or body.get("method") != "ListTasks":
+        return
+    params = body.get("params")
+    if isinstance(params, dict) and params.get("status") is not None:
+        check_status_name(params["status"])
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from a2a.utils import errors as a2a
 
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.errors import translated
+from outlast.gateway.listing import Listing
 from outlast.gateway.patience import persist
 from outlast.gateway.router import Router
 from outlast.gateway.scopes import (
@@ -73,6 +74,7 @@ class OutlastRequestHandler(RequestHandler):
         self._identify = identify or without_authentication(agent.name)
         router = Router(agent, self.config.router_timeout_s)
         self._sends = Sends(router, tasks, log, wakeups, self.config)
+        self._listing = Listing(tasks, self.config)
         self._waiting = Waiting(tasks, wakeups, self.closing, self.config)
         self._streams = Streams(tasks, log, wakeups, self.closing, self.config)
 
@@ -165,7 +167,9 @@ class OutlastRequestHandler(RequestHandler):
     async def on_list_tasks(
         self, params: pb.ListTasksRequest, context: ServerCallContext
     ) -> pb.ListTasksResponse:
-        raise a2a.UnsupportedOperationError("this agent does not list tasks; keep their ids")
+        with translated("ListTasks"):
+            scope = self._identity(params, context).scope
+            return await self._listing.page(params, scope, self._view(context))
 
     async def _read(
         self,

@@ -16,6 +16,7 @@ LAWS = (
     "laws_seq_has_no_gap",
     "laws_fence_never_falls",
     "laws_terminal_event_is_last",
+    "laws_status_has_one_time",
     "laws_no_orphans",
     "laws_leases_have_runs",
     "laws_nothing_leased_to_the_dead",

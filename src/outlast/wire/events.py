@@ -30,6 +30,7 @@ _STATES: Mapping[State, pb.TaskState] = {
     State.CANCELED: pb.TASK_STATE_CANCELED,
     State.REJECTED: pb.TASK_STATE_REJECTED,
 }
+_NUMBERS: Mapping[int, State] = {int(number): state for state, number in _STATES.items()}
 _PROGRESS = ("done", "total", "data")
 
 
@@ -55,6 +56,11 @@ def update_of(
     if said := _under_uri(event, task_id, context_id, view):
         update.metadata.update({EXTENSION_URI: said})
     return update
+
+
+def state_of_proto(number: int) -> State | None:
+    """The state of this number in the protocol, or None when there is none."""
+    return _NUMBERS.get(number)
 
 
 def state_after(event: LoggedEvent) -> State | None:

@@ -28,6 +28,13 @@ select task_id, state, terminal_events, last_terminal, last from (
         and (terminal_events <> 1 or last_terminal <> last))
     or (state not in ('completed', 'failed', 'canceled', 'rejected') and terminal_events <> 0);
 
+-- laws_status_has_one_time: tasks that are listed by another time than their status shows
+select tasks.task_id, tasks.status_at, task_events.seq, task_events.created_at
+  from tasks join task_events on task_events.task_id = tasks.task_id
+ where task_events.created_at <> tasks.status_at
+   and task_events.seq = (select max(seq) from task_events as said
+                           where said.task_id = tasks.task_id and said.kind <> 'artifact');
+
 -- laws_no_orphans: rows of the log, of runs and of ledgers that no task names
 select 'task_events' as of_table, task_id as id from task_events
  where not exists (select 1 from tasks where tasks.task_id = task_events.task_id)

@@ -1,6 +1,8 @@
--- task_events_append: one event at its seq; the numbers say who wrote it
+-- task_events_append: one event at its seq, at the time of the row's change; the numbers say who wrote it
 insert into task_events (task_id, seq, fence, write_no, n, kind, body, is_message, created_at)
-values (:task_id, :seq, :fence, :write_no, :n, :kind, :body, :is_message, (select now from clock));
+values (:task_id, :seq, :fence, :write_no, :n, :kind, :body, :is_message,
+        (select case when cast(:kind as text) = 'artifact' then updated_at else status_at end
+           from tasks where tasks.task_id = :task_id));
 
 -- task_events_since: the log after :seq, in order
 select seq, fence, write_no, kind, body, is_message, created_at from task_events

@@ -1,0 +1,173 @@
+"""ListTasks: pages of a caller's tasks, the last to change their status first.
+
+A page token is a place in one list, bound to the scope and to the filters that it was made for. It
+grants nothing: every page is read within the caller's own scope, whatever the token says.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+from a2a.types import a2a_pb2 as pb
+from google.protobuf.json_format import MessageToDict
+
+from outlast.gateway.config import GatewayConfig
+from outlast.gateway.limits import check_id
+from outlast.gateway.patience import persist
+from outlast.model.errors import InvalidParams
+from outlast.model.ids import ContextId, Millis, TaskId
+from outlast.model.ledger import digest_of
+from outlast.model.task import Scope, State
+from outlast.store.protocols import Place, Snapshot, TaskStore, Wanted
+from outlast.wire.events import state_of_proto
+from outlast.wire.extension import View
+from outlast.wire.fold import check_history_length, fold_task
+
+DEFAULT_PAGE = 50
+LARGEST_PAGE = 100
+_LAST_MILLIS = 1 << 62
+
+
+class Listing:
+    """Answers ListTasks."""
+
+    def __init__(self, tasks: TaskStore, config: GatewayConfig) -> None:
+        self._tasks = tasks
+        self._config = config
+
+    async def page(
+        self, params: pb.ListTasksRequest, scope: Scope, view: View
+    ) -> pb.ListTasksResponse:
+        """One page. Raises InvalidParams, with the path, for what no list has."""
+        size = page_size(params)
+        history = params.history_length if params.HasField("history_length") else None
+        check_history_length(history)
+        wanted = _wanted(params)
+        after = read_token(params.page_token, scope, wanted) if params.page_token else None
+        page = await persist(
+            lambda: self._tasks.page(
+                scope, wanted, limit=size, after=after, artifacts=params.include_artifacts
+            ),
+            self._config.store_patience_s,
+        )
+        return pb.ListTasksResponse(
+            tasks=[_shown(snapshot, view, history) for snapshot in page.snapshots],
+            next_page_token="" if page.next is None else make_token(page.next, scope, wanted),
+            page_size=size,
+            total_size=page.total,
+        )
+
+
+def page_size(params: pb.ListTasksRequest) -> int:
+    """How many tasks a page may hold. Raises InvalidParams out of 1 to 100."""
+    if not params.HasField("page_size"):
+        return DEFAULT_PAGE
+    if not 1 <= params.page_size <= LARGEST_PAGE:
+        raise InvalidParams(
+            f"must be 1 to {LARGEST_PAGE}, not {params.page_size}; leave it out for {DEFAULT_PAGE}",
+            path="pageSize",
+        )
+    return params.page_size
+
+
+def check_status_name(said: Any) -> None:
+    """Raise InvalidParams for a status that no task has: parsers take an unknown name for none,
+    and the caller would get every task."""
+    states = pb.TaskState.items()
+    number = int(said) if str(said).lstrip("-").isdecimal() else None
+    if any(said == name or number == value for name, value in states):
+        return
+    known = ", ".join(name for name, value in states if value)
+    raise InvalidParams(f"{str(said)[:64]!r} is none of {known}", path="status")
+
+
+def listing_to_json(response: pb.ListTasksResponse, *, artifacts: bool) -> dict[str, Any]:
+    """The answer as JSON. Its own four fields are always there; a task's artifacts only, and then
+    always, where they were asked for (§3.1.4)."""
+    body: dict[str, Any] = {"tasks": [], "nextPageToken": "", "pageSize": 0, "totalSize": 0}
+    body |= MessageToDict(response)
+    for task in body["tasks"] if artifacts else ():
+        task.setdefault("artifacts", [])
+    return body
+
+
+# --- page tokens --------------------------------------------------------------------------------
+
+
+def make_token(place: Place, scope: Scope, wanted: Wanted) -> str:
+    """The place as callers carry it to their next call."""
+    text = json.dumps([place.status_at, place.task_id, _bound_to(scope, wanted)])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def read_token(token: str, scope: Scope, wanted: Wanted) -> Place:
+    """The place that a token stands for. Raises InvalidParams for a token of another caller's or
+    of other filters, in the same words as for one that was never made."""
+    try:
+        text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        status_at, task_id, bound_to = json.loads(text)
+    except (binascii.Error, ValueError, TypeError, RecursionError):
+        status_at = task_id = bound_to = None
+    if (
+        not isinstance(status_at, int)
+        or not isinstance(task_id, str)
+        or not 0 <= status_at < _LAST_MILLIS
+        or "\0" in task_id
+        or bound_to != _bound_to(scope, wanted)
+    ):
+        raise InvalidParams(
+            "is no token of this list; take it from the last page's nextPageToken, with the same"
+            " filters, or leave it out to begin",
+            path="pageToken",
+        )
+    return Place(status_at=Millis(status_at), task_id=TaskId(task_id))
+
+
+def _bound_to(scope: Scope, wanted: Wanted) -> str:
+    said = [
+        scope.agent,
+        scope.tenant,
+        scope.owner,
+        wanted.context_id,
+        wanted.state,
+        wanted.changed_since,
+    ]
+    return digest_of(json.dumps(said))[:32]
+
+
+# --- what is asked for, and what is shown ---------------------------------------------------------
+
+
+def _wanted(params: pb.ListTasksRequest) -> Wanted:
+    check_id(params.context_id, path="contextId")
+    since = None
+    if params.HasField("status_timestamp_after"):
+        # Times are kept in milliseconds: of a finer one, the first that is not before it.
+        since = Millis(-(-params.status_timestamp_after.ToNanoseconds() // 1_000_000))
+    return Wanted(
+        context_id=ContextId(params.context_id) if params.context_id else None,
+        state=_state(params.status),
+        changed_since=since,
+    )
+
+
+def _state(said: int) -> State | None:
+    if said == pb.TASK_STATE_UNSPECIFIED:
+        return None
+    state = state_of_proto(said)
+    if state is None:
+        check_status_name(said)
+    return state
+
+
+def _shown(snapshot: Snapshot, view: View, history_length: int | None) -> pb.Task:
+    return fold_task(
+        snapshot.task,
+        snapshot.events,
+        view=view,
+        history_length=history_length,
+        generation=snapshot.task.generation,
+    )
