@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -362,6 +363,16 @@ def test_an_override_says_why(dialect: Dialect) -> None:
     for name in queries[0]:
         first, second = (set(PARAMETER.findall(one[name].text)) for one in queries)
         assert first == second, name
+
+
+def test_no_bound_is_passed_by_a_subquery_run_twice() -> None:
+    """PostgreSQL may run the subquery of a join once per row, and one that locks as it goes finds
+    other rows each time, beyond its limit. A `with` runs once."""
+    again = re.compile(r"in \(\s*select [^;]*?\bfor (no key )?update", re.IGNORECASE)
+    assert again.search("where id in (select id from t limit 1 for update)")
+    for name, query in catalog("postgres").items():
+        for part in again.finditer(query.text):
+            assert "as materialized (" in part[0] or "limit" not in part[0], name
 
 
 def test_every_query_is_used() -> None:

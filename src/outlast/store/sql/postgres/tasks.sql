@@ -69,19 +69,22 @@ with recursive queues (tenant, priority) as (
 select *, updated_at as claimed_at, true as run_opened from claimed;
 
 -- tasks_spare: moves by :gap the deadlines, of pauses and lives, that came due while nobody swept
--- differs: PostgreSQL locks rows, in the order of all writers
+-- differs: PostgreSQL locks rows, in the order of all writers, and would run a locking subquery of
+-- a join again, past its limit, where it runs a `with` once
+with due as materialized (
+    select task_id from tasks
+     where state in ('submitted', 'working', 'input-required', 'auth-required')
+       and task_id > :after_id
+       and ((pause_deadline_at > :since and pause_deadline_at <= :until)
+            or (give_up_at > :since and give_up_at <= :until))
+     order by task_id limit :n
+       for no key update
+)
 update tasks
    set pause_deadline_at = pause_deadline_at
            + case when pause_deadline_at > :since and pause_deadline_at <= :until
                   then :gap else 0 end,
        give_up_at = give_up_at
            + case when give_up_at > :since and give_up_at <= :until then :gap else 0 end
- where task_id in (
-        select task_id from tasks
-         where state in ('submitted', 'working', 'input-required', 'auth-required')
-           and task_id > :after_id
-           and ((pause_deadline_at > :since and pause_deadline_at <= :until)
-                or (give_up_at > :since and give_up_at <= :until))
-         order by task_id limit :n
-           for no key update)
+ where task_id in (select task_id from due)
 returning task_id;
