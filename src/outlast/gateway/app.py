@@ -53,7 +53,10 @@ def create_app(
         ],
         middleware=[
             Middleware(BodyLimit, limit=handler.config.max_body),
-            Middleware(NamesExtension),
+            Middleware(
+                NamesExtensions,
+                uris=[EXTENSION_URI, *(each.uri for each in handler.config.extensions)],
+            ),
         ],
         exception_handlers={HTTPException: _no_such_route},
     )
@@ -62,20 +65,23 @@ def create_app(
     return app
 
 
-class NamesExtension:
-    """ASGI middleware: a response says that our extension was activated for it (§4.6)."""
+class NamesExtensions:
+    """ASGI middleware: a response says which extensions were activated for it (§4.6)."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, uris: Sequence[str]) -> None:
         self._app = app
+        self._uris = uris
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or EXTENSION_URI not in requested_extensions(Request(scope)):
+        requested = requested_extensions(Request(scope)) if scope["type"] == "http" else set()
+        activated = ", ".join(uri for uri in self._uris if uri in requested)
+        if not activated:
             await self._app(scope, receive, send)
             return
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["A2A-Extensions"] = EXTENSION_URI
+                MutableHeaders(scope=message)["A2A-Extensions"] = activated
             await send(message)
 
         await self._app(scope, receive, named)

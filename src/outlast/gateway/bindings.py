@@ -16,8 +16,13 @@ from a2a.server.jsonrpc_models import JSONParseError
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.server.routes.rest_dispatcher import RestDispatcher
 from a2a.types import a2a_pb2 as pb
-from a2a.utils.error_handlers import build_rest_error_payload, rest_error_handler
-from a2a.utils.errors import InvalidParamsError, InvalidRequestError
+from a2a.utils.error_handlers import rest_error_handler
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    InvalidParamsError,
+    InvalidRequestError,
+)
 from a2a.utils.proto_utils import parse_params
 from google.protobuf.json_format import ParseError
 from sse_starlette.sse import EventSourceResponse
@@ -27,9 +32,16 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from outlast.gateway.body import BodyTooLarge
 from outlast.gateway.context import CallContexts
-from outlast.gateway.errors import of_caller, translated
+from outlast.gateway.errors import of_caller, translated, unexpected
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.listing import check_status_name, listing_to_json
+from outlast.gateway.refusals import (
+    UNSUPPORTED_MEDIA_TYPE,
+    check_content_type,
+    explained,
+    request_id_of,
+    rest_refusal,
+)
 from outlast.model.errors import InvalidParams
 
 T = TypeVar("T")
@@ -44,20 +56,25 @@ class JsonRpcBinding(JsonRpcDispatcher):
     own; and its streams can be buffered by proxies."""
 
     def __init__(self, handler: OutlastRequestHandler) -> None:
-        super().__init__(handler, context_builder=CallContexts())
+        super().__init__(handler, context_builder=CallContexts(handler.config.required_extensions))
         self._keepalive_s = handler.config.keepalive_s
 
     async def handle_requests(self, request: Request) -> Response:
         body: Any = None
         try:
+            check_content_type(request)
             body = await request.json()  # read once: the SDK's own code gets the same value
             _check_listing(body)
+        except ContentTypeNotSupportedError as error:
+            refusal = self._refused(error)
+            refusal.status_code = UNSUPPORTED_MEDIA_TYPE
+            return refusal
         except BodyTooLarge as error:
             return self._refused(InvalidRequestError(str(error)))
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             return self._refused(JSONParseError(message=f"the body is not JSON: {error}"))
         except InvalidParams as error:
-            return self._generate_error_response(body.get("id"), of_caller(error))
+            return self._generate_error_response(request_id_of(body), of_caller(error))
         except ClientDisconnect:
             return Response()
         response: Response = await super().handle_requests(request)
@@ -72,6 +89,10 @@ class JsonRpcBinding(JsonRpcDispatcher):
     def _create_response(self, context: ServerCallContext, handler_result: Any) -> Response:
         return unbuffered(super()._create_response(context, handler_result), self._keepalive_s)
 
+    def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
+        response: JSONResponse = super()._generate_error_response(request_id, explained(error))
+        return response
+
     def _refused(self, error: Any) -> Response:
         response: Response = self._generate_error_response(None, error)
         return response
@@ -82,7 +103,7 @@ class RestBinding(RestDispatcher):
     requests where a parameter is wrong; and its streams can be buffered by proxies."""
 
     def __init__(self, handler: OutlastRequestHandler) -> None:
-        super().__init__(handler, context_builder=CallContexts())
+        super().__init__(handler, context_builder=CallContexts(handler.config.required_extensions))
         self._keepalive_s = handler.config.keepalive_s
 
     async def _handle_non_streaming(
@@ -156,11 +177,12 @@ def _bounded(endpoint: Endpoint) -> Endpoint:
 
     async def read_first(request: Request) -> Response:
         try:
-            await request.body()
+            if await request.body():
+                check_content_type(request)
+        except ContentTypeNotSupportedError as error:
+            return rest_refusal(error, UNSUPPORTED_MEDIA_TYPE)
         except BodyTooLarge as error:
-            payload = build_rest_error_payload(InvalidRequestError(str(error)))
-            payload["error"]["code"] = _TOO_LARGE
-            return JSONResponse(payload, status_code=_TOO_LARGE)
+            return rest_refusal(InvalidRequestError(str(error)), _TOO_LARGE)
         except ClientDisconnect:
             return Response()
         return await endpoint(request)
@@ -187,3 +209,7 @@ def _parsing() -> Iterator[None]:
         raise InvalidParamsError(f"the request does not parse: {error}") from error
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"the body is not UTF-8: {error}") from error
+    except A2AError:
+        raise
+    except Exception as error:
+        raise unexpected(error, "HTTP+JSON") from error

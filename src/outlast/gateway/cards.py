@@ -7,7 +7,7 @@ from typing import Any
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.constants import PROTOCOL_VERSION_1_0, TransportProtocol
 
-from outlast.gateway.config import GatewayConfig
+from outlast.gateway.config import Extension, GatewayConfig
 from outlast.wire.extension import EXTENSION_URI
 from outlast.workflow.agent import Agent, Skill
 
@@ -29,7 +29,7 @@ def agent_card(agent: Agent, config: GatewayConfig) -> pb.AgentCard:
             streaming=True,
             push_notifications=False,
             extended_agent_card=False,
-            extensions=[_extension(config)],
+            extensions=[_extension(config), *map(_declared, config.extensions)],
         ),
         default_input_modes=_MODES,
         default_output_modes=_MODES,
@@ -70,6 +70,14 @@ def _extension(config: GatewayConfig) -> pb.AgentExtension:
     )
     extension.params.update(published_limits(config))
     return extension
+
+
+def _declared(extension: Extension) -> pb.AgentExtension:
+    declared = pb.AgentExtension(
+        uri=extension.uri, description=extension.description, required=extension.required
+    )
+    declared.params.update(extension.params)
+    return declared
 
 
 def _whole(agent: Agent) -> Skill:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 MIB = 1024 * 1024
 
@@ -22,10 +24,24 @@ class Idempotency(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Extension:
+    """An extension of A2A that the agent speaks, as its card declares it (§4.6).
+
+    required: calls that do not activate it are refused.
+    """
+
+    uri: str
+    description: str = ""
+    required: bool = False
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GatewayConfig:
     """Lengths of time are in seconds, sizes in bytes.
 
     url: where callers reach this gateway; stands in the card. agent_version: stands there too.
+    extensions: what the agent speaks beside our own extension.
     epoch: of the store, as `AdminStore.check` tells it; part of the names of pauses.
     blocking_cap_s: how long a blocking send waits before it answers with the task as it is.
     poll_s: how often a waiting request looks at the store when no wake-up comes.
@@ -37,6 +53,7 @@ class GatewayConfig:
 
     url: str = "http://127.0.0.1:8000"
     agent_version: str = "1.0.0"
+    extensions: tuple[Extension, ...] = ()
     epoch: str = ""
     idempotency: Idempotency = Idempotency.AUTO
     blocking_cap_s: float = 600
@@ -49,3 +66,8 @@ class GatewayConfig:
     max_part: int = 1 * MIB
     max_parts: int = 1000
     max_depth: int = 24
+
+    @property
+    def required_extensions(self) -> frozenset[str]:
+        """The URIs of the extensions that every call must activate."""
+        return frozenset(extension.uri for extension in self.extensions if extension.required)

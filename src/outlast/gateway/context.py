@@ -12,6 +12,8 @@ from a2a.utils.constants import PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.errors import VersionNotSupportedError
 from starlette.requests import Request
 
+from outlast.gateway.refusals import check_extensions
+
 # The second is what clients of the draft before 1.0 send.
 _EXTENSION_HEADERS = (HTTP_EXTENSION_HEADER, f"X-{HTTP_EXTENSION_HEADER}")
 _CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
@@ -22,8 +24,12 @@ class CallContexts(DefaultServerCallContextBuilder):
     """Builds call contexts. Their state holds `headers` without credentials, and `left`, which
     returns when the caller has left."""
 
+    def __init__(self, required: frozenset[str] = frozenset()) -> None:
+        """Contexts of calls that have activated the `required` extensions."""
+        self._required = required
+
     def build(self, request: Request) -> ServerCallContext:
-        """The context of a call. Raises VersionNotSupportedError."""
+        """The context of a call. Raises VersionNotSupportedError, ExtensionSupportRequiredError."""
         check_version(request)
         context = super().build(request)
         context.state["headers"] = {
@@ -31,6 +37,7 @@ class CallContexts(DefaultServerCallContextBuilder):
         } | {VERSION_HEADER.lower(): PROTOCOL_VERSION_1_0}
         context.state["left"] = partial(_until_left, request)
         context.requested_extensions = requested_extensions(request)
+        check_extensions(context.requested_extensions, self._required)
         return context
 
 
