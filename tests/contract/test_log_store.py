@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outlast.model.commit import EventKind
 from outlast.model.ids import Seq, TaskId, new_task_id
-from tests.contract.stores import Paused, Store, chunk, kinds, said
+from tests.contract.stores import Paused, Store, chunk, kinds, said, statements
 
 
 async def talk(store: Store) -> TaskId:
@@ -75,6 +75,19 @@ class TestEvent:
             assert await store.log.event(task_id, event.seq) == event
         assert await store.log.event(task_id, Seq(10)) is None
         assert await store.log.event(new_task_id(), Seq(1)) is None
+
+
+class TestEndsOf:
+    async def test_are_those_of_all_that_exist(self, store: Store) -> None:
+        """The last seq of each of these logs, from one statement. A task that does not exist is
+        left out."""
+        task_id = await talk(store)
+        other = (await store.claimed("w3", workflow="third")).task_id
+        with statements() as sent:
+            ends = await store.log.ends_of([task_id, other, new_task_id()])
+        assert ends == {task_id: 9, other: 1}
+        assert [name for name in sent if name.startswith("tasks")] == ["tasks_ends"]
+        assert await store.log.ends_of([]) == {}
 
 
 class TestMessages:

@@ -156,6 +156,7 @@ async def _call(store: Store, verb: str) -> object:
         "page": lambda: store.tasks.page(SCOPE, protocols.Wanted(), limit=1),
         "events_since": lambda: store.log.events_since(task, Seq(0)),
         "event": lambda: store.log.event(task, Seq(1)),
+        "ends_of": lambda: store.log.ends_of([task]),
         "messages": lambda: store.log.messages(task),
         "artifact_events": lambda: store.log.artifact_events(task, after=Seq(0), until=Seq(9)),
         "register": lambda: store.work.register(new_worker()),

@@ -63,6 +63,7 @@ async def test_case_022_both_verbs_subscribe(sqlite_url: str, verb: str, tenant:
         async with gateway.http.stream(verb, url, headers=headers) as response:
             lines = response.aiter_lines()
             assert response.status_code == 200
+            assert (await anext(lines)) == "id: 1"
             assert (await anext(lines)).startswith('data: {"task"')
         if tenant:
             other = await gateway.get(f"/tasks/{created.task.id}")

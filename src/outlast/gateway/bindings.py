@@ -1,22 +1,28 @@
 """The SDK's dispatchers, with what they have no hook for.
 
 Everything here overrides something of the pinned SDK version, and says which gap it closes. The
-request contexts are in `context`, the errors in `errors`; streams will get their SSE ids here.
+request contexts are in `context`, the errors in `errors`, the response that is a stream in `sse`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONParseError
+from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.server.routes.rest_dispatcher import RestDispatcher
 from a2a.types import a2a_pb2 as pb
-from a2a.utils.error_handlers import rest_error_handler
+from a2a.utils import json_utils
+from a2a.utils.error_handlers import (
+    build_rest_error_payload,
+    rest_error_handler,
+    rest_stream_error_handler,
+)
 from a2a.utils.errors import (
     A2AError,
     ContentTypeNotSupportedError,
@@ -24,13 +30,13 @@ from a2a.utils.errors import (
     InvalidRequestError,
 )
 from a2a.utils.proto_utils import parse_params
-from google.protobuf.json_format import ParseError
-from sse_starlette.sse import EventSourceResponse
+from google.protobuf.json_format import Parse, ParseError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from outlast.gateway.body import BodyTooLarge
+from outlast.gateway.config import GatewayConfig
 from outlast.gateway.context import CallContexts
 from outlast.gateway.errors import of_caller, translated, unexpected
 from outlast.gateway.handler import OutlastRequestHandler
@@ -42,7 +48,10 @@ from outlast.gateway.refusals import (
     request_id_of,
     rest_refusal,
 )
+from outlast.gateway.sse import EventStream, Frames, frame_of
+from outlast.gateway.stream import Item
 from outlast.model.errors import InvalidParams
+from outlast.wire.extension import View
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -53,11 +62,11 @@ _MEDIA_TYPE = "application/a2a+json"
 
 class JsonRpcBinding(JsonRpcDispatcher):
     """JSON-RPC. The SDK answers a body that is no JSON text, or too much of it, as an error of its
-    own; and its streams can be buffered by proxies."""
+    own; and its streams have no ids and can be buffered by proxies."""
 
     def __init__(self, handler: OutlastRequestHandler) -> None:
         super().__init__(handler, context_builder=CallContexts(handler.config.required_extensions))
-        self._keepalive_s = handler.config.keepalive_s
+        self._handler = handler
 
     async def handle_requests(self, request: Request) -> Response:
         body: Any = None
@@ -86,8 +95,21 @@ class JsonRpcBinding(JsonRpcDispatcher):
         response = await self.request_handler.on_list_tasks(request_obj, context)
         return listing_to_json(response, artifacts=request_obj.include_artifacts)
 
+    async def _process_streaming_request(  # type: ignore[override]
+        self, request_id: Any, request_obj: Any, context: ServerCallContext
+    ) -> EventStream:
+        if context.state["method"] == "SendStreamingMessage":
+            items = self._handler.stream_of_send(request_obj, context)
+        else:
+            items = self._handler.stream_of_task(request_obj, context)
+        frames = JsonRpcFrames(self._handler.view_of(context), request_id)
+        return await begun(items, frames, self._handler.config)
+
     def _create_response(self, context: ServerCallContext, handler_result: Any) -> Response:
-        return unbuffered(super()._create_response(context, handler_result), self._keepalive_s)
+        if isinstance(handler_result, EventStream):
+            return handler_result
+        response: Response = super()._create_response(context, handler_result)
+        return response
 
     def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
         response: JSONResponse = super()._generate_error_response(request_id, explained(error))
@@ -100,11 +122,11 @@ class JsonRpcBinding(JsonRpcDispatcher):
 
 class RestBinding(RestDispatcher):
     """HTTP+JSON. The SDK answers requests that do not parse as internal errors, or as invalid
-    requests where a parameter is wrong; and its streams can be buffered by proxies."""
+    requests where a parameter is wrong; and its streams have no ids and can be buffered."""
 
     def __init__(self, handler: OutlastRequestHandler) -> None:
         super().__init__(handler, context_builder=CallContexts(handler.config.required_extensions))
-        self._keepalive_s = handler.config.keepalive_s
+        self._handler = handler
 
     async def _handle_non_streaming(
         self, request: Request, handler_func: Callable[[ServerCallContext], Awaitable[T]]
@@ -113,14 +135,26 @@ class RestBinding(RestDispatcher):
             result: T = await super()._handle_non_streaming(request, handler_func)
             return result
 
-    async def _handle_streaming(
-        self,
-        request: Request,
-        handler_func: Callable[[ServerCallContext], AsyncIterator[Any]],
-    ) -> EventSourceResponse:
+    @rest_stream_error_handler
+    async def on_message_send_stream(self, request: Request) -> Response:
         with _parsing():
-            response = await super()._handle_streaming(request, handler_func)
-        return unbuffered(response, self._keepalive_s)
+            context = self._build_call_context(request)
+            params = Parse(
+                await request.body(), pb.SendMessageRequest(), ignore_unknown_fields=True
+            )
+        return await self._begun(self._handler.stream_of_send(params, context), context)
+
+    @rest_stream_error_handler
+    async def on_subscribe_to_task(self, request: Request) -> Response:
+        context = self._build_call_context(request)
+        params = pb.SubscribeToTaskRequest(id=request.path_params["id"])
+        return await self._begun(self._handler.stream_of_task(params, context), context)
+
+    async def _begun(
+        self, items: AsyncGenerator[Item, None], context: ServerCallContext
+    ) -> EventStream:
+        frames = RestFrames(self._handler.view_of(context))
+        return await begun(items, frames, self._handler.config)
 
     @rest_error_handler
     async def list_tasks(self, request: Request) -> Response:
@@ -160,16 +194,46 @@ class RestBinding(RestDispatcher):
         return [*routes, Mount("/{tenant}", routes=routes)]
 
 
-R = TypeVar("R", bound=Response)
+class RestFrames:
+    """How HTTP+JSON frames what a stream brings."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def of_item(self, item: Item) -> bytes:
+        return frame_of(item.json, event_id=_event_id(item, self._view))
+
+    def of_error(self, error: Exception) -> bytes:
+        return frame_of(json_utils.dumps(build_rest_error_payload(error)), event="error")
 
 
-def unbuffered(response: R, keepalive_s: float) -> R:
-    """A stream that proxies pass on at once and do not cut for its silence (cases 34 and 35)."""
-    if isinstance(response, EventSourceResponse):
-        response.headers["Cache-Control"] = "no-cache"
-        response.headers["X-Accel-Buffering"] = "no"
-        response.ping_interval = keepalive_s
-    return response
+class JsonRpcFrames:
+    """How JSON-RPC does: each is a reply to the request. The item's own text is not made anew."""
+
+    def __init__(self, view: View, request_id: str | int | None) -> None:
+        self._view = view
+        self._request_id = request_id
+        self._after = f',"id":{json.dumps(request_id)},"jsonrpc":"2.0"}}'
+
+    def of_item(self, item: Item) -> bytes:
+        reply = f'{{"result":{item.json}{self._after}'
+        return frame_of(reply, event_id=_event_id(item, self._view))
+
+    def of_error(self, error: Exception) -> bytes:
+        assert isinstance(error, A2AError), "nothing else leaves the handler"
+        reply = build_error_response(self._request_id, error)
+        return frame_of(json_utils.dumps(reply), event="error")
+
+
+async def begun(
+    items: AsyncGenerator[Item, None], frames: Frames, config: GatewayConfig
+) -> EventStream:
+    """The stream, once its first item is there: what is refused before it is a plain error."""
+    return EventStream(await anext(items), items, frames=frames, keepalive_s=config.keepalive_s)
+
+
+def _event_id(item: Item, view: View) -> str | None:
+    return None if item.seq is None else view.event_id(item.seq)
 
 
 def _bounded(endpoint: Endpoint) -> Endpoint:

@@ -11,6 +11,7 @@ from a2a.server.routes.common import DefaultServerCallContextBuilder
 from a2a.utils.constants import PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.errors import VersionNotSupportedError
 from starlette.requests import Request
+from starlette.types import Receive
 
 from outlast.gateway.refusals import check_extensions
 
@@ -35,7 +36,7 @@ class CallContexts(DefaultServerCallContextBuilder):
         context.state["headers"] = {
             name: value for name, value in request.headers.items() if name not in _CREDENTIALS
         } | {VERSION_HEADER.lower(): PROTOCOL_VERSION_1_0}
-        context.state["left"] = partial(_until_left, request)
+        context.state["left"] = partial(until_left, request.receive)
         context.requested_extensions = requested_extensions(request)
         check_extensions(context.requested_extensions, self._required)
         return context
@@ -62,8 +63,8 @@ def requested_extensions(request: Request) -> set[str]:
     return requested
 
 
-async def _until_left(request: Request) -> None:
+async def until_left(receive: Receive) -> None:
     """Return when the connection is gone. The body has been read by now, so that is the only
     thing which can still come."""
-    while (await request.receive())["type"] != "http.disconnect":
+    while (await receive())["type"] != "http.disconnect":
         pass

@@ -10,10 +10,12 @@ from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2 as pb
 from a2a.utils import errors as a2a
 
+from outlast.gateway.closing import Closing
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.errors import translated
 from outlast.gateway.listing import Listing
 from outlast.gateway.patience import persist
+from outlast.gateway.reading import Readings, Seen
 from outlast.gateway.router import Router
 from outlast.gateway.scopes import (
     Addressed,
@@ -24,8 +26,9 @@ from outlast.gateway.scopes import (
 )
 from outlast.gateway.sending import Sends
 from outlast.gateway.sends import read_send
-from outlast.gateway.stream import Streams, until_settled, until_terminal
-from outlast.gateway.waiting import Closing, Left, Waiting
+from outlast.gateway.stream import Item, Streams, until_settled, until_terminal
+from outlast.gateway.tails import Tails
+from outlast.gateway.waiting import Left, Waiting
 from outlast.model.errors import InvalidParams, TaskNotFound
 from outlast.model.ids import TaskId
 from outlast.model.task import Scope
@@ -33,8 +36,8 @@ from outlast.model.topics import task_topic, work_topic
 from outlast.store.database import Wakeups
 from outlast.store.protocols import LogStore, Sent, TaskStore
 from outlast.wire.events import Update
-from outlast.wire.extension import EXTENSION_URI, View
-from outlast.wire.fold import check_history_length, fold_task
+from outlast.wire.extension import EXTENSION_URI, LAST_EVENT_ID, View, read_event_id
+from outlast.wire.fold import check_history_length
 from outlast.wire.messages import message_to_proto
 from outlast.workflow.agent import Agent
 
@@ -75,8 +78,10 @@ class OutlastRequestHandler(RequestHandler):
         router = Router(agent, self.config.router_timeout_s)
         self._sends = Sends(router, tasks, log, wakeups, self.config)
         self._listing = Listing(tasks, self.config)
-        self._waiting = Waiting(tasks, wakeups, self.closing, self.config)
-        self._streams = Streams(tasks, log, wakeups, self.closing, self.config)
+        tails = Tails(log, wakeups, self.closing, self.config)
+        self._readings = Readings(tasks, log, self.config)
+        self._waiting = Waiting(tasks, tails, self.config)
+        self._streams = Streams(self._readings, tails)
 
     def close(self) -> None:
         """End what waits: streams where they are, blocking sends with the task as it is."""
@@ -102,21 +107,33 @@ class OutlastRequestHandler(RequestHandler):
     async def on_message_send_stream(
         self, params: pb.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
+        async with aclosing(self.stream_of_send(params, context)) as items:
+            async for item in items:
+                yield item.event
+
+    async def stream_of_send(
+        self, params: pb.SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Item, None]:
+        """SendStreamingMessage for bindings that tell readers where they are in the log."""
         with translated("SendStreamingMessage"):
             identity = self._identity(params, context)
+            seen = self._seen(context)
             sent = await self._accept(params, identity, context)
             if sent.task_id is None:
-                yield _reply_of(sent)
+                yield Item(_reply_of(sent))
                 return
             items = self._streams.follow(
                 identity.scope,
                 sent.task_id,
-                self._view(context),
+                self.view_of(context),
                 ends=until_settled,
                 history_length=_history_length(params.configuration),
+                seen=seen,
+                answered_by=params.message.message_id,
+                until=identity.expires_at,
             )
             async with aclosing(items):
-                async for _, item in items:
+                async for item in items:
                     yield item
 
     async def _accept(
@@ -126,8 +143,7 @@ class OutlastRequestHandler(RequestHandler):
         if params.configuration.HasField("task_push_notification_config"):
             raise a2a.PushNotificationNotSupportedError(_NO_PUSH)
         check_history_length(_history_length(params.configuration))
-        headers: Mapping[str, str] = context.state.get("headers", {})
-        return await self._sends.accept(read_send(params, identity, headers, self.config))
+        return await self._sends.accept(read_send(params, identity, _headers(context), self.config))
 
     # --- tasks --------------------------------------------------------------------------------
 
@@ -141,17 +157,27 @@ class OutlastRequestHandler(RequestHandler):
     async def on_subscribe_to_task(
         self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
+        async with aclosing(self.stream_of_task(params, context)) as items:
+            async for item in items:
+                yield item.event
+
+    async def stream_of_task(
+        self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Item, None]:
+        """SubscribeToTask for bindings that tell readers where they are in the log."""
         with translated("SubscribeToTask"):
             identity = self._identity(params, context)
             items = self._streams.follow(
                 identity.scope,
                 _task_id(params.id),
-                self._view(context),
+                self.view_of(context),
                 ends=until_terminal,
+                seen=self._seen(context),
                 refuse_ended=True,
+                until=identity.expires_at,
             )
             async with aclosing(items):
-                async for _, item in items:
+                async for item in items:
                     yield item
 
     async def on_cancel_task(
@@ -169,7 +195,7 @@ class OutlastRequestHandler(RequestHandler):
     ) -> pb.ListTasksResponse:
         with translated("ListTasks"):
             scope = self._identity(params, context).scope
-            return await self._listing.page(params, scope, self._view(context))
+            return await self._listing.page(params, scope, self.view_of(context))
 
     async def _read(
         self,
@@ -178,21 +204,22 @@ class OutlastRequestHandler(RequestHandler):
         context: ServerCallContext,
         history_length: int | None,
     ) -> pb.Task:
-        snapshot = await persist(
-            lambda: self._tasks.snapshot(scope, task_id), self.config.store_patience_s
+        reading = await self._readings.now(
+            scope, task_id, self.view_of(context), history_length=history_length
         )
-        return fold_task(
-            snapshot.task,
-            snapshot.events,
-            view=self._view(context),
-            history_length=history_length,
-        )
+        return reading.task
 
     def _identity(self, params: Addressed, context: ServerCallContext) -> Identity:
         return self._identify(context, tenant_of(context, params))
 
-    def _view(self, context: ServerCallContext) -> View:
+    def view_of(self, context: ServerCallContext) -> View:
+        """How the caller sees tasks."""
         return View(extended=EXTENSION_URI in context.requested_extensions, epoch=self.config.epoch)
+
+    def _seen(self, context: ServerCallContext) -> Seen | None:
+        """Up to where the caller has seen the log, if it says so."""
+        said = _headers(context).get(LAST_EVENT_ID.lower())
+        return None if said is None else Seen(seq=read_event_id(said, self.config.epoch))
 
     # --- what this gateway does not do --------------------------------------------------------
 
@@ -221,6 +248,11 @@ class OutlastRequestHandler(RequestHandler):
     ) -> pb.AgentCard:
         # Not ExtendedAgentCardNotConfiguredError: that is for a card which promises one (§3.3.4).
         raise a2a.UnsupportedOperationError("this agent has no extended card")
+
+
+def _headers(context: ServerCallContext) -> Mapping[str, str]:
+    headers: Mapping[str, str] = context.state.get("headers", {})
+    return headers
 
 
 def _reply_of(sent: Sent) -> pb.Message:

@@ -32,3 +32,8 @@ async def persist(call: Callable[[], Awaitable[T]], patience_s: float) -> T:
                 raise
         await asyncio.sleep(delay * random.uniform(0.5, 1.5))
         delay = min(delay * 2, _LONGEST_DELAY_S)
+
+
+def jittered(seconds: float) -> float:
+    """About so long: those who began to wait together must not look together."""
+    return seconds * random.uniform(0.75, 1.25)

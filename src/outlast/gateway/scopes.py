@@ -15,10 +15,11 @@ from outlast.model.task import Caller, Scope
 @dataclass(frozen=True, kw_only=True)
 class Identity:
     """The scope that every read and write of a request is bound to, and what the author may know
-    of the caller."""
+    of the caller. Its streams end at `expires_at`, in seconds of Unix time."""
 
     scope: Scope
     caller: Caller
+    expires_at: float | None = None
 
 
 ResolveIdentity = Callable[[ServerCallContext, str], Identity]

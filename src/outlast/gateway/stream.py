@@ -1,37 +1,48 @@
 """Streams: a Task first, then every later event of its log, in order, none missed, none repeated.
 
-A stream is a cursor on the log. It reads page after page and waits only when it has read
-everything; there is no queue in this process that could run full, lose events at a restart or
-miss those of another process. A reader that stops reading stops its own cursor and nothing else.
+A stream is a cursor on the log: there is no queue in this process that could run full, lose events
+at a restart or miss those of another process.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 from a2a.types import a2a_pb2 as pb
+from a2a.utils.proto_utils import to_stream_response
+from google.protobuf.json_format import MessageToDict
 
-from outlast.gateway.config import GatewayConfig
-from outlast.gateway.patience import persist
-from outlast.gateway.waiting import Closing, first_of, jittered, rest
+from outlast.gateway.reading import Reading, Readings, Seen
+from outlast.gateway.tails import Tails
 from outlast.model.commit import LoggedEvent
 from outlast.model.errors import UnsupportedOperation
-from outlast.model.ids import Seq, TaskId
+from outlast.model.ids import ContextId, Seq, TaskId
 from outlast.model.task import Scope, State
-from outlast.model.topics import task_topic
-from outlast.store.database import Subscription, Wakeups
-from outlast.store.protocols import LogStore, TaskStore
 from outlast.wire.events import Update, state_after, update_of
 from outlast.wire.extension import View
-from outlast.wire.fold import fold_task
 
-Item = tuple[Seq, pb.Task | Update]
-"""Something of a stream and the seq up to which a reader has then seen the log: an SSE id is made
-of it."""
+_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+"""Not line ends in a stream of events, but many clients split lines at them."""
 
-_PAGE = 256
+
+@dataclass(frozen=True)
+class Item:
+    """Something of a stream, and the seq up to which a reader has then seen the log; a direct
+    Message has none. Readers share items, and so what is made of them."""
+
+    event: pb.Message | pb.Task | Update
+    seq: Seq | None = None
+
+    @cached_property
+    def json(self) -> str:
+        """The StreamResponse of HTTP bindings, on one line."""
+        body = MessageToDict(to_stream_response(self.event))
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        return text.translate(_LINE_ENDS)
 
 
 def until_settled(state: State) -> bool:
@@ -47,19 +58,9 @@ def until_terminal(state: State) -> bool:
 class Streams:
     """Opens streams on the logs of tasks."""
 
-    def __init__(
-        self,
-        tasks: TaskStore,
-        log: LogStore,
-        wakeups: Wakeups,
-        closing: Closing,
-        config: GatewayConfig,
-    ) -> None:
-        self._tasks = tasks
-        self._log = log
-        self._wakeups = wakeups
-        self._closing = closing
-        self._config = config
+    def __init__(self, readings: Readings, tails: Tails) -> None:
+        self._readings = readings
+        self._tails = tails
 
     async def follow(
         self,
@@ -69,45 +70,53 @@ class Streams:
         *,
         ends: Callable[[State], bool],
         history_length: int | None = None,
+        seen: Seen | None = None,
+        answered_by: str = "",
         refuse_ended: bool = False,
+        until: float | None = None,
     ) -> AsyncGenerator[Item, None]:
         """The Task as it is now, then each later event, up to the one that brings a state which
-        `ends` the stream; or until the gateway stops.
+        `ends` the stream; or until the gateway stops, or this time of the wall clock.
+
+        seen: begin with the Task as of then, also when it has ended. answered_by: the id of a
+        caller's message; states before it end nothing, since it may have answered them.
 
         Raises, before the first item, TaskNotFound, and UnsupportedOperation for a task that has
         ended where that is to be refused.
         """
-        with self._wakeups.subscribe(task_topic(task_id)) as bell:
-            snapshot = await persist(
-                lambda: self._tasks.snapshot(scope, task_id), self._config.store_patience_s
-            )
-            task, events = snapshot.task, snapshot.events
-            if refuse_ended and task.state.is_terminal:
+        with self._tails.open(task_id) as tail:
+            reading = await self._open(scope, task_id, view, history_length, seen)
+            if refuse_ended and seen is None and reading.state.is_terminal:
                 raise UnsupportedOperation(
-                    f"the task has ended: it is {task.state.value}; get it with GetTask"
+                    f"the task has ended: it is {reading.state.value}; get it with GetTask, or say"
+                    " what you have seen with Last-Event-ID"
                 )
-            cursor = events[-1].seq
-            yield cursor, fold_task(task, events, view=view, history_length=history_length)
-            if ends(task.state):
+            own = Seq(0)
+            if seen is not None and answered_by:
+                own = await self._readings.place_of(task_id, answered_by)
+            yield Item(reading.task, reading.seq)
+            if ends(reading.state) and reading.seq >= own:
                 return
-            async with aclosing(self._later(task_id, cursor, bell)) as later:
-                async for event in later:
-                    yield event.seq, update_of(event, task_id, task.context_id, view)
-                    state = state_after(event)
-                    if state is not None and ends(state):
+            render = partial(_rendered, task_id, ContextId(reading.task.context_id), view)
+            async with aclosing(tail.after(reading.seq, until=until)) as later:
+                async for shared in later:
+                    yield shared.made(view, render)
+                    state = state_after(shared.event)
+                    if state is not None and ends(state) and shared.event.seq >= own:
                         return
 
-    async def _later(
-        self, task_id: TaskId, cursor: Seq, bell: Subscription
-    ) -> AsyncGenerator[LoggedEvent, None]:
-        async with first_of(self._closing.wait) as closed:
-            while not closed.done():
-                page = await persist(
-                    partial(self._log.events_since, task_id, cursor, limit=_PAGE),
-                    self._config.store_patience_s,
-                )
-                for event in page:
-                    yield event
-                    cursor = event.seq
-                if len(page) < _PAGE:
-                    await rest(bell, closed, jittered(self._config.poll_s))
+    async def _open(
+        self,
+        scope: Scope,
+        task_id: TaskId,
+        view: View,
+        history_length: int | None,
+        seen: Seen | None,
+    ) -> Reading:
+        if seen is None:
+            return await self._readings.now(scope, task_id, view, history_length=history_length)
+        return await self._readings.as_of(scope, task_id, seen, view, history_length=history_length)
+
+
+def _rendered(task_id: TaskId, context_id: ContextId, view: View, event: LoggedEvent) -> Item:
+    return Item(update_of(event, task_id, context_id, view), event.seq)

@@ -3,112 +3,89 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any
 
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.patience import persist
-from outlast.model.ids import TaskId
-from outlast.model.task import Scope
-from outlast.model.topics import task_topic
-from outlast.store.database import Subscription, Wakeups
+from outlast.gateway.tails import Tails
+from outlast.model.ids import Seq, TaskId
+from outlast.model.task import Scope, State
 from outlast.store.protocols import TaskStore
+from outlast.wire.events import state_after
 
 Left = Callable[[], Awaitable[None]]
 """Returns when the caller has left."""
 
 
-class Closing:
-    """Whether this gateway stops. Whoever waits for a task then answers with what there is."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def close(self) -> None:
-        self._event.set()
-
-    @property
-    def is_closed(self) -> bool:
-        return self._event.is_set()
-
-    async def wait(self) -> None:
-        await self._event.wait()
-
-
 class Waiting:
-    """What blocking sends do until their task has settled."""
+    """What blocking calls do until their task has come so far."""
 
-    def __init__(
-        self, tasks: TaskStore, wakeups: Wakeups, closing: Closing, config: GatewayConfig
-    ) -> None:
+    def __init__(self, tasks: TaskStore, tails: Tails, config: GatewayConfig) -> None:
         self._tasks = tasks
-        self._wakeups = wakeups
-        self._closing = closing
+        self._tails = tails
         self._config = config
 
     async def until_settled(self, scope: Scope, task_id: TaskId, left: Left | None) -> None:
         """Return when the task has ended or pauses; or when the cap is reached, the caller has
         left or the gateway stops. The task knows nothing of it."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._config.blocking_cap_s
-        ends = [self._closing.wait, *([] if left is None else [left])]
-        with self._wakeups.subscribe(task_topic(task_id)) as bell:
-            async with first_of(*ends) as ended:
-                while True:
-                    state, _ = await persist(
-                        lambda: self._tasks.status_of(scope, task_id), self._config.store_patience_s
-                    )
-                    remaining = deadline - loop.time()
-                    if state.is_terminal or state.is_paused or remaining <= 0:
+        settled = self._settled(scope, task_id)
+        await first_or_timeout(settled, left, self._config.blocking_cap_s)
+
+    async def until_newer(
+        self, scope: Scope, task_id: TaskId, generation: Seq, seconds: float, left: Left | None
+    ) -> None:
+        """Return when the task has more than this generation, or can have no more; or when so
+        many seconds or the cap are over, the caller has left or the gateway stops."""
+        newer = self._newer(scope, task_id, generation)
+        await first_or_timeout(newer, left, min(seconds, self._config.blocking_cap_s))
+
+    async def _settled(self, scope: Scope, task_id: TaskId) -> None:
+        with self._tails.open(task_id) as tail:
+            state, seen = await self._status_of(scope, task_id)
+            if state.is_terminal or state.is_paused:
+                return
+            async with aclosing(tail.after(seen)) as later:
+                async for shared in later:
+                    changed = state_after(shared.event)
+                    if changed is not None and (changed.is_terminal or changed.is_paused):
                         return
-                    if await rest(bell, ended, min(remaining, jittered(self._config.poll_s))):
+
+    async def _newer(self, scope: Scope, task_id: TaskId, generation: Seq) -> None:
+        with self._tails.open(task_id) as tail:
+            state, seen = await self._status_of(scope, task_id)
+            if state.is_terminal or seen > generation:
+                return
+            async with aclosing(tail.after(seen)) as later:
+                async for shared in later:
+                    if shared.event.seq > generation:
                         return
 
+    async def _status_of(self, scope: Scope, task_id: TaskId) -> tuple[State, Seq]:
+        return await persist(
+            lambda: self._tasks.status_of(scope, task_id), self._config.store_patience_s
+        )
 
-@asynccontextmanager
-async def first_of(*waits: Callable[[], Awaitable[None]]) -> AsyncIterator[asyncio.Future[None]]:
-    """A future that is done as soon as one of `waits` returns; they end with the context."""
-    waiting = asyncio.create_task(_until_first(waits))
+
+async def first_or_timeout(
+    waiting: Coroutine[Any, Any, None], left: Left | None, seconds: float
+) -> None:
+    """Return when `waiting` has come to its end, the caller has left or the time is over. Raises
+    what `waiting` does."""
+    task = asyncio.create_task(waiting)
+    leaving = None if left is None else asyncio.ensure_future(left())
+    both = {task} if leaving is None else {task, leaving}
     try:
-        yield waiting
+        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
     finally:
-        await _dropped(waiting)
+        for future in both:
+            await dropped(future)
 
 
-async def rest(bell: Subscription, ended: asyncio.Future[None], timeout: float) -> bool:
-    """Wait for a wake-up, at most `timeout` seconds; True when `ended` is done."""
-    ringing = asyncio.create_task(_ring(bell, timeout))
-    try:
-        await asyncio.wait({ringing, ended}, return_when=asyncio.FIRST_COMPLETED)
-        return ended.done()
-    finally:
-        await _dropped(ringing)
-
-
-def jittered(seconds: float) -> float:
-    """About so long: those who began to wait together must not look together."""
-    return seconds * random.uniform(0.75, 1.25)
-
-
-async def _until_first(waits: tuple[Callable[[], Awaitable[None]], ...]) -> None:
-    tasks = [asyncio.ensure_future(_done(wait)) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            await _dropped(task)
-
-
-async def _done(wait: Callable[[], Awaitable[None]]) -> None:
-    await wait()
-
-
-async def _ring(bell: Subscription, timeout: float) -> None:
-    await bell.wait(timeout)
-
-
-async def _dropped(task: asyncio.Task[None]) -> None:
+async def dropped(task: asyncio.Future[None]) -> None:
     """The task has ended, whatever came of it."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

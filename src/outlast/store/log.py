@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlast.model.commit import LoggedEvent
 from outlast.model.ids import Seq, TaskId
+from outlast.store.codec import to_text
 from outlast.store.database import Database, Script, catalog
 from outlast.store.rows import event_of
 
@@ -28,6 +29,13 @@ class Log:
     async def event(self, task_id: TaskId, seq: Seq) -> LoggedEvent | None:
         found = await self._events("task_events_get", task_id=task_id, seq=seq)
         return found[0] if found else None
+
+    async def ends_of(self, task_ids: Sequence[TaskId]) -> Mapping[TaskId, Seq]:
+        def script() -> Script[dict[TaskId, Seq]]:
+            rows = yield self._queries("tasks_ends", task_ids=to_text(list(task_ids)))
+            return {TaskId(row["task_id"]): Seq(row["next_seq"] - 1) for row in rows}
+
+        return await self._database.read(script)
 
     async def messages(
         self, task_id: TaskId, *, before: Seq | None = None, limit: int = 100

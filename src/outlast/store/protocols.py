@@ -214,6 +214,11 @@ class LogStore(Protocol):
         """One event."""
         ...
 
+    async def ends_of(self, task_ids: Sequence[TaskId]) -> Mapping[TaskId, Seq]:
+        """The last seq of each of these logs, from one statement. A task that does not exist is
+        left out."""
+        ...
+
     async def messages(
         self, task_id: TaskId, *, before: Seq | None = None, limit: int = 100
     ) -> Sequence[LoggedEvent]:

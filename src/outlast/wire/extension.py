@@ -7,6 +7,7 @@ has a place for: the generation, and a caller's message as an event.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +32,29 @@ class View:
 
     def pause_name(self, pause_id: Seq) -> str:
         """What clients call a pause."""
-        return f"{self.epoch}-{pause_id}" if self.epoch else str(pause_id)
+        return self.event_id(pause_id)
+
+    def event_id(self, seq: Seq) -> str:
+        """What clients call an event, on whichever gateway they see it: ids of streams are these.
+        A question's is the name of its pause."""
+        return f"{self.epoch}-{seq}" if self.epoch else str(seq)
 
 
 PLAIN = View()
+
+LAST_EVENT_ID = "Last-Event-ID"
+_EVENT_ID = re.compile(r"(?:(?P<epoch>[\w-]{1,64})-)?(?P<seq>\d{1,18})", re.ASCII)
+
+
+def read_event_id(text: str, epoch: str) -> Seq | None:
+    """The seq of the event of this id; None for one of another epoch, whose log may have had
+    other events under the same numbers. Raises InvalidParams for what is no id of an event."""
+    match = _EVENT_ID.fullmatch(text.strip())
+    if match is None:
+        raise InvalidParams(
+            "must be the id of an event of this task, as its stream gave it", path=LAST_EVENT_ID
+        )
+    return Seq(int(match["seq"])) if (match["epoch"] or "") == epoch else None
 
 
 def said_under_uri(metadata: Mapping[str, Any] | None, *, path: str) -> Mapping[str, Any]:

@@ -33,6 +33,9 @@ select count(*) as total from (
        and status_at >= :changed_since
      limit :n) as counted;
 
+-- tasks_ends: where the logs of these tasks end
+select task_id, next_seq from tasks where task_id in (select value from json_each(:task_ids));
+
 -- tasks_take: the row, locked by a writer that will change it in this transaction
 select tasks.*, (select now from clock) as now from tasks where task_id = :task_id;
 

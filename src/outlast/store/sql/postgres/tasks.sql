@@ -8,6 +8,11 @@ select tasks.*, (select now from clock) as now from tasks where task_id = :task_
 select tasks.*, (select now from clock) as now from tasks where task_id = :task_id
    for no key update of tasks skip locked;
 
+-- tasks_ends: where the logs of these tasks end
+-- differs: PostgreSQL has no json_each of an array
+select task_id, next_seq from tasks
+ where task_id in (select jsonb_array_elements_text(cast(:task_ids as jsonb)));
+
 -- tasks_lock: the rows of a batch that nobody else has locked, in task_id order
 -- differs: PostgreSQL locks rows
 select task_id from tasks
