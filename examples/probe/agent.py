@@ -92,8 +92,9 @@ async def obey(ctx: Context[Script, Sink], command: commands.Command) -> None:
         case commands.Ask(question, within):
             answer = await ctx.ask(question, deadline=within, key=f"ask-{script.done}")
             script.answer = answer.text
-        case commands.Auth():
-            raise Rejected("the command auth is not supported yet")
+        case commands.Auth(question):
+            # What it brings is a secret: it is used, and not kept in the checkpoint.
+            await ctx.require_auth(question, key=f"auth-{script.done}")
         case commands.Sleep(delay):
             await ctx.sleep(delay, key=f"sleep-{script.done}")
         case commands.Wait(delay):

@@ -93,6 +93,11 @@ class Caller:
     async def cancel(self, task: Json | str) -> Json:
         return await self._call("POST", f"/tasks/{_id(task)}:cancel", {})
 
+    async def authorize(self, task: Json | str, value: Any, *, pause: str) -> Json:
+        """Give the pause what it waits for."""
+        body = {"pause": pause, "value": value}
+        return await self._call("POST", f"/tasks/{_id(task)}:authorize", body)
+
     @asynccontextmanager
     async def stream(
         self, text: str, *, task: Json | None = None, workflow: str | None = None

@@ -149,6 +149,7 @@ async def _call(store: Store, verb: str) -> object:
         "reply": lambda: store.tasks.reply(SCOPE, "key", "digest", {}),
         "recall": lambda: store.tasks.recall(SCOPE, "key", "digest"),
         "answer": lambda: store.tasks.answer(answer_to(paused)),
+        "authorize": lambda: store.tasks.authorize(SCOPE, task, Seq(1), "token"),
         "cancel": lambda: store.tasks.cancel(SCOPE, task),
         "get": lambda: store.tasks.get(SCOPE, task),
         "snapshot": lambda: store.tasks.snapshot(SCOPE, task),

@@ -57,13 +57,15 @@ OTHER_SCOPES = (
     scope_with(owner="another"),
     scope_with(owner=""),
 )
-NEEDS_THE_TASK = ("get", "snapshot", "status_of", "cancel", "answer")
+NEEDS_THE_TASK = ("get", "snapshot", "status_of", "cancel", "answer", "authorize")
 
 
 async def call(store: Store, verb: str, scope: Scope, task_id: TaskId) -> Any:
     if verb == "answer":
         paused = Paused(task_id, LedgerId(task_id), Seq(2), "1:ask")
         return await store.answer(paused, scope=scope)
+    if verb == "authorize":
+        return await store.tasks.authorize(scope, task_id, Seq(2), "s3cret")
     call: Awaitable[Any] = getattr(store.tasks, verb)(scope, task_id)
     return await call
 
@@ -450,6 +452,81 @@ class TestAnswer:
             for scope in OTHER_SCOPES:
                 with pytest.raises(TaskNotFound):
                     await store.answer(paused, scope=scope)
+
+
+class TestAuthorize:
+    async def test_writes_result_state_and_event_at_once(self, store: Store) -> None:
+        """Give a pause in AUTH_REQUIRED what it waits for, in one transaction: the ledger's result
+        under the pause's key, WORKING, claimable at once, no lease, and a status event that says
+        so without the value."""
+        paused = await store.paused(state=State.AUTH_REQUIRED)
+        with statements() as sent:
+            done = await store.tasks.authorize(
+                SCOPE, paused.task_id, paused.pause_id, {"token": "s3cret"}
+            )
+        assert done
+        assert sent.count("commit") == 1
+        event = await store.last_event(paused.task_id)
+        assert (event.kind, event.is_message, event.write_no) == (EventKind.STATUS, False, None)
+        assert event.body == {"state": "working", "authorized": paused.pause_id}
+        task = await store.task(paused.task_id)
+        assert event.fence == task.fence
+        assert (task.state, task.status) == (State.WORKING, {"state": "working"})
+        assert (task.lease_owner, task.pause_id, task.pause_deadline_at) == (None, None, None)
+        entry = await store.work.entry(paused.ledger_id, paused.key)
+        assert entry is not None
+        assert (entry.kind, entry.result) == (
+            LedgerKind.ANSWER,
+            '{"authorized":{"token":"s3cret"}}',
+        )
+        run = await store.claim_again(paused.task_id)
+        assert (run.lease.state, run.lease.attempt) == (State.WORKING, 1)
+
+    async def test_repeated_does_nothing_twice(self, store: Store) -> None:
+        """False: this pause was authorized before; nothing is written, and the first value
+        stays."""
+        paused = await store.paused(state=State.AUTH_REQUIRED)
+        assert await store.tasks.authorize(SCOPE, paused.task_id, paused.pause_id, "one")
+        async with store.unchanged():
+            assert not await store.tasks.authorize(SCOPE, paused.task_id, paused.pause_id, "two")
+        run = await store.claim_again(paused.task_id)
+        await run.pause(key="1:require_auth:second", state=State.AUTH_REQUIRED)
+        async with store.unchanged():
+            assert not await store.tasks.authorize(SCOPE, paused.task_id, paused.pause_id, "two")
+        await store.tasks.cancel(SCOPE, paused.task_id)
+        async with store.unchanged():
+            assert not await store.tasks.authorize(SCOPE, paused.task_id, paused.pause_id, "two")
+
+    async def test_of_what_does_not_wait_for_it_is_refused(self, store: Store) -> None:
+        """When the task does not wait for this authorization, nothing is written:
+        UnsupportedOperation."""
+        asking = await store.paused()
+        canceled = await store.paused(state=State.AUTH_REQUIRED)
+        await store.tasks.cancel(SCOPE, canceled.task_id)
+        late = await store.paused(state=State.AUTH_REQUIRED, after=1_000)
+        await store.admin.move_clock(Millis(1_001))
+        assert await store.sweeping.end_overdue_pauses() == [late.task_id]
+        waiting = await store.paused(state=State.AUTH_REQUIRED)
+        async with store.unchanged():
+            for task_id, pause_id in (
+                (asking.task_id, asking.pause_id),
+                (canceled.task_id, canceled.pause_id),
+                (late.task_id, late.pause_id),
+                (waiting.task_id, Seq(1)),
+                (waiting.task_id, Seq(99)),
+            ):
+                with pytest.raises(UnsupportedOperation):
+                    await store.tasks.authorize(SCOPE, task_id, pause_id, "s3cret")
+
+    async def test_of_another_scopes_task_finds_nothing(self, store: Store) -> None:
+        """A task that does not exist in the scope raises TaskNotFound."""
+        paused = await store.paused(state=State.AUTH_REQUIRED)
+        async with store.unchanged():
+            for scope in OTHER_SCOPES:
+                with pytest.raises(TaskNotFound):
+                    await store.tasks.authorize(scope, paused.task_id, paused.pause_id, "s3cret")
+            with pytest.raises(TaskNotFound):
+                await store.tasks.authorize(SCOPE, TaskId("none"), Seq(1), "s3cret")
 
 
 class TestCancel:

@@ -114,9 +114,10 @@ class Hand:
         schema: dict[str, Any] | None = None,
         *,
         state: State = State.INPUT_REQUIRED,
+        in_band: bool = False,
     ) -> Seq:
         key = f"ask-{uuid.uuid4()}"
-        ask = Ask(ledger_key=key, schema=schema).to_json()
+        ask = Ask(ledger_key=key, schema=schema, in_band=in_band).to_json()
         return await self.write(
             task_id,
             status_event(state, Message.agent(text).to_json(), ask=ask),

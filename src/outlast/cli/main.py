@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -13,9 +14,11 @@ from rich.table import Table
 
 from outlast import compose
 from outlast.configuration import Configuration, configuration
+from outlast.gateway.pauses import pause_named
 from outlast.model.errors import ConfigError, OutlastError
 from outlast.model.ids import Fence, TaskId, WriteNo
 from outlast.telemetry import configure_logging
+from outlast.wire.extension import View
 
 T = TypeVar("T")
 
@@ -174,6 +177,36 @@ def resolve(
     if not _with_stores(database, write):
         _stop("there is nothing of that call to resolve")
     out.print(f"task {task} runs again")
+
+
+@app.command()
+def authorize(
+    task: TaskIdArgument,
+    pause: Annotated[str, typer.Option(help="The pause, as the task's status names it.")],
+    value: Annotated[str, typer.Option(help="What it waits for, as JSON; - reads it from stdin.")],
+    database: DatabaseUrl = None,
+) -> None:
+    """Give a task in AUTH_REQUIRED what it waits for, and let it run again."""
+    given = _json_of(sys.stdin.read() if value == "-" else value)
+
+    async def write(stores: compose.Stores) -> bool:
+        found = await stores.inspect.find(TaskId(task))
+        if found is None:
+            raise ConfigError(f"there is no task {task} in this database")
+        view = View(epoch=(await stores.admin.check()).epoch)
+        pause_id = pause_named(pause, view, path="--pause")
+        return await stores.tasks.authorize(found.scope, TaskId(task), pause_id, given)
+
+    first = _with_stores(database, write)
+    out.print(f"task {task} runs again" if first else f"task {task} was authorized before")
+
+
+def _json_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        # What was given is a secret as a rule: the error does not repeat it.
+        _stop("--value is no JSON; a text needs quotes of its own: --value '\"…\"'")
 
 
 def _table(*columns: str) -> Table:

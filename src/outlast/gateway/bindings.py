@@ -30,7 +30,7 @@ from a2a.utils.errors import (
     InvalidRequestError,
 )
 from a2a.utils.proto_utils import parse_params
-from google.protobuf.json_format import Parse, ParseError
+from google.protobuf.json_format import MessageToDict, Parse, ParseError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -157,6 +157,19 @@ class RestBinding(RestDispatcher):
         return await begun(items, frames, self._handler.config)
 
     @rest_error_handler
+    async def authorize_task(self, request: Request) -> Response:
+        """The protocol leaves to the agent how an authorization comes (§7.6.1): like this."""
+
+        async def handle(context: ServerCallContext) -> tuple[bool, pb.Task]:
+            task_id = request.path_params["id"]
+            body = await request.body()
+            return await self._handler.on_authorize_task(task_id, body, context)
+
+        first, task = await self._handle_non_streaming(request, handle)
+        answer = {"alreadyAuthorized": not first, "task": MessageToDict(task)}
+        return JSONResponse(answer, media_type=_MEDIA_TYPE)
+
+    @rest_error_handler
     async def list_tasks(self, request: Request) -> Response:
         """The SDK writes out every field that is not set, of every message."""
         params = pb.ListTasksRequest()
@@ -179,6 +192,7 @@ class RestBinding(RestDispatcher):
             ("POST", "/message:send", self.on_message_send),
             ("POST", "/message:stream", self.on_message_send_stream),
             ("POST", "/tasks/{id}:cancel", self.on_cancel_task),
+            ("POST", "/tasks/{id}:authorize", self.authorize_task),
             # The prose of the specification says POST, its protobuf says GET: clients do both.
             ("GET", "/tasks/{id}:subscribe", self.on_subscribe_to_task),
             ("POST", "/tasks/{id}:subscribe", self.on_subscribe_to_task),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.limits import check_answer
 from outlast.gateway.patience import persist
+from outlast.gateway.pauses import pause_named
 from outlast.gateway.sends import Send, of_task
 from outlast.model.errors import InvalidParams, UnsupportedOperation
 from outlast.model.ids import Seq, TaskId
-from outlast.model.pause import Ask
+from outlast.model.pause import Ask, authorization
 from outlast.model.task import State, Task
 from outlast.store.protocols import AnswerTo, LogStore, Sent, TaskStore
 from outlast.wire.extension import EXTENSION_URI, View, said_under_uri
@@ -37,7 +41,7 @@ class FollowUps:
         # the task no longer asks, its key is there by now.
         if (first := await self._recall(send)) is not None:
             return first
-        if task.state is not State.INPUT_REQUIRED or task.pause_id is None:
+        if not task.state.is_paused or task.pause_id is None:
             raise UnsupportedOperation(_why_not(task))
         self._check_pause(send, task.pause_id)
         answer = await self._answer(send, task, task.pause_id)
@@ -66,15 +70,11 @@ class FollowUps:
     def _check_pause(self, send: Send, pause_id: Seq) -> None:
         """A caller that names the pause which it answers never answers a later question."""
         named = said_under_uri(send.message.metadata, path="message.metadata").get("pause")
-        if named is None:
-            return
-        if isinstance(named, bool) or not isinstance(named, (str, int)):
-            raise InvalidParams("must be the name of a pause, or its number", path=_PAUSE)
-        current = View(epoch=self._config.epoch).pause_name(pause_id)
-        if named not in (pause_id, current):
+        view = View(epoch=self._config.epoch)
+        if named is not None and pause_named(named, view, path=_PAUSE) != pause_id:
             raise UnsupportedOperation(
                 f"the question that this answers ({named}) is over; the task asks another one now"
-                f" ({current})"
+                f" ({view.pause_name(pause_id)})"
             )
 
     async def _answer(self, send: Send, task: Task, pause_id: Seq) -> AnswerTo:
@@ -84,19 +84,30 @@ class FollowUps:
         if question is None:
             raise LookupError(f"task {task.task_id} is paused at {pause_id}, which is no event")
         ask = Ask.from_json(question.body["ask"])
-        record = AnswerRecord.read(ask.schema, send.message, send.identity.caller)
-        check_answer(record.value, self._config)
+        if task.state is State.AUTH_REQUIRED and not ask.in_band:
+            raise UnsupportedOperation(_why_not(task))
+        result = _result(task.state, ask, send)
+        check_answer(result.get("value"), self._config)
         return AnswerTo(
             task_id=task.task_id,
             scope=task.scope,
             pause_id=pause_id,
             ledger_key=ask.ledger_key,
-            result=record.to_json(),
+            result=result,
             message=of_task(send.body, task.task_id, task.context_id),
             caller=send.identity.caller.to_json(),
             send_key=send.key.text,
             digest=send.digest,
+            state=task.state,
         )
+
+
+def _result(state: State, ask: Ask, send: Send) -> Mapping[str, Any]:
+    """What the ledger keeps of the message: the answer, or what it authorizes with."""
+    if state is State.AUTH_REQUIRED:
+        said = send.message
+        return authorization(said.text if said.data is None else said.data)
+    return AnswerRecord.read(ask.schema, send.message, send.identity.caller).to_json()
 
 
 def _why_not(task: Task) -> str:
@@ -106,5 +117,8 @@ def _why_not(task: Task) -> str:
             " anew"
         )
     if task.state is State.AUTH_REQUIRED:
-        return "the task waits for an authorization, which no message gives"
+        return (
+            "the task waits for an authorization, which no message gives: POST it to"
+            f" /tasks/{task.task_id}:authorize"
+        )
     return f"the task does not wait for an answer: it is {task.state.value}"

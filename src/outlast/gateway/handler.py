@@ -10,6 +10,7 @@ from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2 as pb
 from a2a.utils import errors as a2a
 
+from outlast.gateway.authorizing import AuthorizeRequest, Authorizing
 from outlast.gateway.closing import Closing
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.errors import translated
@@ -77,6 +78,7 @@ class OutlastRequestHandler(RequestHandler):
         self._identify = identify or without_authentication(agent.name)
         router = Router(agent, self.config.router_timeout_s)
         self._sends = Sends(router, tasks, log, wakeups, self.config)
+        self._authorizing = Authorizing(tasks, wakeups, self.config)
         self._listing = Listing(tasks, self.config)
         tails = Tails(log, wakeups, self.closing, self.config)
         self._readings = Readings(tasks, log, self.config)
@@ -189,6 +191,17 @@ class OutlastRequestHandler(RequestHandler):
             await persist(lambda: self._tasks.cancel(scope, task_id), self.config.store_patience_s)
             self._wakeups.send([task_topic(task_id), work_topic(scope.agent)])
             return await self._read(scope, task_id, context, None)
+
+    async def on_authorize_task(
+        self, task_id: str, body: bytes, context: ServerCallContext
+    ) -> tuple[bool, pb.Task]:
+        """Not one of the protocol's: gives a task in AUTH_REQUIRED what it waits for. False when
+        this pause was authorized before."""
+        with translated("AuthorizeTask"):
+            request = AuthorizeRequest.from_json(body)
+            scope = self._identity(request, context).scope
+            first = await self._authorizing.accept(scope, _task_id(task_id), request)
+            return first, await self._read(scope, TaskId(task_id), context, None)
 
     async def on_list_tasks(
         self, params: pb.ListTasksRequest, context: ServerCallContext

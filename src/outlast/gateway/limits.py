@@ -18,6 +18,7 @@ from outlast.model.errors import InvalidParams
 from outlast.wire.messages import struct_to_json, to_json
 
 _LONGEST_ID = 255
+_DEEPEST = 100
 _SHOWN = 200
 
 
@@ -50,11 +51,21 @@ def read_metadata(struct: Any, config: GatewayConfig) -> dict[str, Any]:
     return body
 
 
-def check_answer(value: Any, config: GatewayConfig) -> None:
+def check_answer(value: Any, config: GatewayConfig, *, path: str = "message.parts") -> None:
     """Raise InvalidParams for an answer that cannot be kept: one that came as text has passed no
     parser of the protocol's."""
-    for place, depth, leaf in _leaves(value, "message.parts", 0):
+    for place, depth, leaf in _leaves(value, path, 0):
         _check_leaf(leaf, depth, place, config)
+
+
+def check_value(value: Any, config: GatewayConfig, *, path: str) -> None:
+    """Raise InvalidParams for a value that no ledger keeps. The error does not hold the value."""
+    check_answer(value, config, path=path)
+    size = len(
+        json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    )
+    if size > config.max_part:
+        raise InvalidParams(f"has {size} bytes; the limit is {config.max_part}", path=path)
 
 
 def check_id(text: str, *, path: str) -> None:
@@ -111,7 +122,9 @@ def _check_leaf(leaf: Any, depth: int, place: str, config: GatewayConfig) -> Non
 
 def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, int, Any]]:
     """Everything in a JSON value that holds nothing itself, keys too, with place and depth."""
-    if isinstance(value, Mapping) and value:
+    if depth > _DEEPEST:
+        yield path, depth, None  # refused anyhow, before the stack of this function ends
+    elif isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield path, depth, key
             yield from _leaves(item, f"{path}.{key}", depth + 1)

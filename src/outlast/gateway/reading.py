@@ -20,11 +20,13 @@ from outlast.wire.fold import fold_task
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The Task after its event `seq`, and the state that it was in then."""
+    """The Task after its event `seq`, the state that it was in then and the event that had brought
+    this state."""
 
     task: pb.Task
     seq: Seq
     state: State
+    status: LoggedEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +90,12 @@ def _read(snapshot: Snapshot, seq: Seq, view: View, history_length: int | None) 
     task = fold_task(
         snapshot.task, snapshot.events, view=view, history_length=history_length, until=seq
     )
-    return Reading(task=task, seq=seq, state=_state_at(snapshot.events, seq))
+    state, status = _status_at(snapshot.events, seq)
+    return Reading(task=task, seq=seq, state=state, status=status)
 
 
-def _state_at(events: Sequence[LoggedEvent], seq: Seq) -> State:
+def _status_at(events: Sequence[LoggedEvent], seq: Seq) -> tuple[State, LoggedEvent]:
     for event in reversed(events):
         if event.seq <= seq and (state := state_after(event)) is not None:
-            return state
+            return state, event
     raise ValueError("a log begins with event 1")

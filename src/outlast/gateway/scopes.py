@@ -29,7 +29,8 @@ ResolveIdentity = Callable[[ServerCallContext, str], Identity]
 class Addressed(Protocol):
     """A request of the protocol: each has a tenant."""
 
-    tenant: str
+    @property
+    def tenant(self) -> str: ...
 
 
 def without_authentication(agent: str) -> ResolveIdentity:

@@ -21,6 +21,7 @@ from outlast.gateway.tails import Tails
 from outlast.model.commit import LoggedEvent
 from outlast.model.errors import UnsupportedOperation
 from outlast.model.ids import ContextId, Seq, TaskId
+from outlast.model.pause import Ask
 from outlast.model.task import Scope, State
 from outlast.wire.events import Update, state_after, update_of
 from outlast.wire.extension import View
@@ -45,12 +46,19 @@ class Item:
         return text.translate(_LINE_ENDS)
 
 
-def until_settled(state: State) -> bool:
-    """SendStreamingMessage ends when the task has ended, or asks the caller (§11.7)."""
+Ends = Callable[[State, LoggedEvent], bool]
+"""Whether a state, brought by the event, ends a stream."""
+
+
+def until_settled(state: State, event: LoggedEvent) -> bool:
+    """SendStreamingMessage ends when the task has ended, or asks the caller for what a message can
+    bring (§11.7)."""
+    if state is State.AUTH_REQUIRED and "ask" in event.body:
+        return Ask.from_json(event.body["ask"]).in_band
     return state.is_terminal or state is State.INPUT_REQUIRED
 
 
-def until_terminal(state: State) -> bool:
+def until_terminal(state: State, event: LoggedEvent) -> bool:
     """SubscribeToTask goes on through pauses."""
     return state.is_terminal
 
@@ -68,7 +76,7 @@ class Streams:
         task_id: TaskId,
         view: View,
         *,
-        ends: Callable[[State], bool],
+        ends: Ends,
         history_length: int | None = None,
         seen: Seen | None = None,
         answered_by: str = "",
@@ -95,14 +103,14 @@ class Streams:
             if seen is not None and answered_by:
                 own = await self._readings.place_of(task_id, answered_by)
             yield Item(reading.task, reading.seq)
-            if ends(reading.state) and reading.seq >= own:
+            if ends(reading.state, reading.status) and reading.seq >= own:
                 return
             render = partial(_rendered, task_id, ContextId(reading.task.context_id), view)
             async with aclosing(tail.after(reading.seq, until=until)) as later:
                 async for shared in later:
                     yield shared.made(view, render)
                     state = state_after(shared.event)
-                    if state is not None and ends(state) and shared.event.seq >= own:
+                    if state is not None and ends(state, shared.event) and shared.event.seq >= own:
                         return
 
     async def _open(

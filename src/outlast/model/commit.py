@@ -22,7 +22,7 @@ class EventKind(StrEnum):
     """What an event's body holds. JSON names are A2A's; `wire.events` makes A2A events of them.
 
     TASK      {"message", "caller"}: event 1, the message that created the task
-    STATUS    {"state", "message"?, "ask"?, "progress"?}: a new status
+    STATUS    {"state", "message"?, "ask"?, "progress"?, "authorized"?}: a new status
     MESSAGE   {"state", "message", "answers", "caller"}: a caller's message to a running task
     ARTIFACT  {"artifact", "append", "lastChunk"}: an artifact, or a chunk of one
     """
@@ -58,9 +58,7 @@ class LoggedEvent:
     created_at: Millis
 
 
-def status_event(
-    state: State, message: Mapping[str, Any] | None = None, **more: Mapping[str, Any]
-) -> Event:
+def status_event(state: State, message: Mapping[str, Any] | None = None, **more: Any) -> Event:
     """The event of a new status; what is put in `more` goes into its body as it is."""
     body: dict[str, Any] = {"state": state.value, **more}
     if message is not None:

@@ -24,19 +24,22 @@ class Ask:
 
     It travels in the body of the question's event (`ask`), where gateways and sweeps read it:
     ledger_key: where the answer goes; schema: the JSON Schema that it must fit, or None;
-    on_deadline: what a sweep does when nobody answers.
+    on_deadline: what a sweep does when nobody answers; in_band: a message may bring what a pause in
+    AUTH_REQUIRED waits for, which else only `authorize` does.
     """
 
     ledger_key: str
     schema: Mapping[str, Any] | None = None
     on_deadline: OnDeadline = OnDeadline.FAIL
+    in_band: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        body = {
             "key": self.ledger_key,
             "schema": self.schema,
             "on_deadline": self.on_deadline.value,
         }
+        return {**body, "in_band": True} if self.in_band else body
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Ask:
@@ -44,7 +47,13 @@ class Ask:
             ledger_key=body["key"],
             schema=body.get("schema"),
             on_deadline=OnDeadline(body.get("on_deadline", "fail")),
+            in_band=body.get("in_band", False),
         )
+
+
+def authorization(value: Any) -> dict[str, Any]:
+    """The ledger's result of a pause in AUTH_REQUIRED that was given `value`."""
+    return {"authorized": value}
 
 
 DEADLINE_PASSED: Mapping[str, Any] = {"deadline_passed": True}

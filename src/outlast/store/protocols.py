@@ -63,7 +63,7 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerTo:
-    """An answer to a pause. `result` goes into the ledger under the question's key."""
+    """An answer to a pause in `state`. `result` goes into the ledger under the question's key."""
 
     task_id: TaskId
     scope: Scope
@@ -74,6 +74,7 @@ class AnswerTo:
     caller: Mapping[str, Any]
     send_key: str
     digest: str
+    state: State = State.INPUT_REQUIRED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +153,17 @@ class TaskStore(Protocol):
         A send under a known key writes nothing and returns what the first one got. When the task
         is not paused at `pause_id` any more, nothing is written: UnsupportedOperation. A task
         that does not exist in the scope raises TaskNotFound.
+        """
+        ...
+
+    async def authorize(self, scope: Scope, task_id: TaskId, pause_id: Seq, value: Any) -> bool:
+        """Give a pause in AUTH_REQUIRED what it waits for, in one transaction: the ledger's result
+        under the pause's key, WORKING, claimable at once, no lease, and a status event that says
+        so without the value.
+
+        False: this pause was authorized before; nothing is written, and the first value stays.
+        When the task does not wait for this authorization, nothing is written:
+        UnsupportedOperation. A task that does not exist in the scope raises TaskNotFound.
         """
         ...
 

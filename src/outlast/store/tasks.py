@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from outlast.model.commit import EventKind, LoggedEvent, status_of
+from outlast.model.commit import EventKind, LoggedEvent, status_event, status_of
 from outlast.model.errors import (
     InvalidParams,
     KeyReused,
@@ -14,6 +14,7 @@ from outlast.model.errors import (
     UnsupportedOperation,
 )
 from outlast.model.ids import Millis, Seq, TaskId
+from outlast.model.pause import Ask, authorization
 from outlast.model.task import Scope, State, Task
 from outlast.store import endings
 from outlast.store.codec import from_text, to_text, to_text_or_none
@@ -111,7 +112,7 @@ class Tasks:
         rows = yield self._queries(
             "tasks_answer",
             task_id=answer.task_id,
-            state=State.INPUT_REQUIRED.value,
+            state=answer.state.value,
             pause_id=answer.pause_id,
             status=to_text(status_of(event)),
             events=1,
@@ -155,6 +156,47 @@ class Tasks:
             )
         reply = None if row["reply"] is None else from_text(row["reply"])
         return Sent(task_id=row["task_id"], reply=reply, is_repeat=True)
+
+    # --- authorize ----------------------------------------------------------------------------
+
+    async def authorize(self, scope: Scope, task_id: TaskId, pause_id: Seq, value: Any) -> bool:
+        def script() -> Script[bool]:
+            row = yield from self._taken(scope, task_id)
+            rows = yield self._queries("task_events_get", task_id=task_id, seq=pause_id)
+            said = event_of(rows[0]).body if rows else {}
+            if said.get("state") != State.AUTH_REQUIRED.value or "ask" not in said:
+                raise UnsupportedOperation(
+                    f"the task has never waited for an authorization {pause_id}"
+                )
+            key = Ask.from_json(said["ask"]).ledger_key
+            if row["pause_id"] == pause_id:
+                yield from self._authorize(row, key, value)
+                return True
+            if (yield from self._is_authorized(row, key)):
+                return False
+            raise UnsupportedOperation(_why_not(row, pause_id))
+
+        return await self._write(script)
+
+    def _authorize(self, row: Row, key: str, value: Any) -> Script[None]:
+        # The value is a secret as a rule: it lies in the ledger, and no event shows it.
+        event = status_event(State.WORKING, authorized=row["pause_id"])
+        rows = yield self._queries(
+            "tasks_answer",
+            task_id=row["task_id"],
+            state=State.AUTH_REQUIRED.value,
+            pause_id=row["pause_id"],
+            status=to_text(status_of(event)),
+            events=1,
+        )
+        numbers = {"next_seq": rows[0]["next_seq"], "fence": row["fence"]}
+        yield endings.append(self._queries, numbers, TaskId(row["task_id"]), event)
+        yield endings.outcome_of_pause(self._queries, row, key, authorization(value))
+
+    def _is_authorized(self, row: Row, key: str) -> Script[bool]:
+        rows = yield self._queries("task_ledger_get", ledger_id=row["ledger_id"], key=key)
+        result = rows[0]["result"] if rows else None
+        return result is not None and "authorized" in from_text(result)
 
     # --- cancel -------------------------------------------------------------------------------
 

@@ -323,6 +323,9 @@ class _Rehearsal:
         answer = self._next_answer(text)
         if answer is None:
             return False
+        if task.state is State.AUTH_REQUIRED:
+            value = answer.text if answer.data is None else answer.data
+            return await self.tasks.authorize(_SCOPE, task.task_id, pause_id, value)
         ask = Ask.from_json(question.body["ask"])
         record = AnswerRecord.read(ask.schema, answer, Caller())
         await self.tasks.answer(

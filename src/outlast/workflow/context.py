@@ -183,6 +183,29 @@ class Context(Facts[C, R]):
             )
             return await waits.ask(self._run, question)
 
+    async def require_auth(
+        self,
+        text: str,
+        *,
+        scheme: str | None = None,
+        deadline: timedelta | datetime | None = None,
+        in_band: bool = False,
+        key: str | None = None,
+    ) -> Any:
+        """What the task may not do without: it pauses until somebody authorizes it, and the step
+        then starts over.
+
+        Returns the JSON value that `authorize` brought: a token, as a rule. It lies in the ledger
+        and is in no event. With `in_band` a caller's message may bring it too: its data, else its
+        text, which then is part of the task's history. `scheme` tells callers by which of the
+        agent's security schemes. Without an authorization by the deadline the task fails.
+        """
+        with verb(self._run.session):
+            wanted = waits.checked_authorization(
+                self._run, text, scheme=scheme, deadline=deadline, in_band=in_band, key=key
+            )
+            return await waits.require_auth(self._run, wanted)
+
     async def sleep(self, until: timedelta | datetime, *, key: str | None = None) -> None:
         """Wait without a worker: one row. The step then starts over and passes this line."""
         with verb(self._run.session):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -46,6 +46,18 @@ class Question:
     key: str | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Authorization:
+    """What an author wants to be authorized, checked. `scheme` names how: what callers see."""
+
+    text: str
+    data: Any
+    request: Request
+    deadline: DueBy
+    in_band: bool
+    key: str | None
+
+
 def checked_question(
     run: Run[Any],
     text: str,
@@ -66,7 +78,7 @@ def checked_question(
         )
     latest = run.workflow.longest_pause if deadline is None else deadline
     due = _due_by(latest, what="the deadline of ask")
-    _check_pause(run, due)
+    _check_pause(run, due, what="ask")
     type_ = None if answer is None else JsonType(answer, what="the answer of ask")
     return Question(
         text=text,
@@ -104,6 +116,50 @@ async def ask(run: Run[Any], question: Question) -> Any:
                 fault = fault_of(error)
                 round_ += 1
                 key = f"{base}#{round_}"
+
+
+def checked_authorization(
+    run: Run[Any],
+    text: str,
+    *,
+    scheme: str | None,
+    deadline: When | None,
+    in_band: bool,
+    key: str | None,
+) -> Authorization:
+    """What is wanted, ready to be waited for. Raises AuthorError."""
+    if not text.strip():
+        raise AuthorError(
+            f"require_auth got the text {text!r}.",
+            "say what has to be authorized: the caller sees the text.",
+        )
+    latest = run.workflow.longest_pause if deadline is None else deadline
+    due = _due_by(latest, what="the deadline of require_auth")
+    _check_pause(run, due, what="require_auth")
+    return Authorization(
+        text=text,
+        data=None if scheme is None else {"scheme": scheme},
+        request=request_of((text, scheme), what="require_auth"),
+        deadline=due,
+        in_band=in_band,
+        key=None if key is None else check_key(key, verb="require_auth"),
+    )
+
+
+async def require_auth(run: Run[Any], wanted: Authorization) -> Any:
+    """What `authorize` brought, if it has come; else the task pauses."""
+    key = run.key("require_auth", wanted.key)
+    with _one_wait(run, "require_auth", wanted.key):
+        entry = await run.session.entry(key)
+        if entry is None or entry.result is None:
+            asked = Ask(ledger_key=key, in_band=wanted.in_band)
+            message = run.message(wanted.text, wanted.data)
+            pause = Pause(state=State.AUTH_REQUIRED, deadline=wanted.deadline)
+            raise await _pausing(run, asked, message, pause, wanted.request)
+        name = wanted.key or "without key"
+        request = wanted.request
+        run.check_digest(entry, request.digest, request.text, verb="require_auth", key=name)
+        return json.loads(entry.result)["authorized"]
 
 
 async def sleep(run: Run[Any], until: When, *, key: str | None) -> None:
@@ -203,16 +259,22 @@ async def _paused(run: Run[Any], question: Question, key: str, fault: str | None
         text = f"{text}\n\nThe last answer does not fit: {fault}"
     parts: list[Part] = [] if schema is None else [Data({"schema": schema})]
     message = run.message(text, question.data, *parts)
+    pause = Pause(state=State.INPUT_REQUIRED, deadline=question.deadline, remind=question.remind)
+    return await _pausing(run, asked, message, pause, question.request)
+
+
+async def _pausing(
+    run: Run[Any], asked: Ask, message: Mapping[str, Any] | None, pause: Pause, request: Request
+) -> BaseException:
     # Readers of the open question shall not see what an earlier run left half-written.
     rewinds = await run.outbox.rewinds()
-    event = status_event(State.INPUT_REQUIRED, message, ask=asked.to_json())
+    event = status_event(pause.state, message, ask=asked.to_json())
     intent = Intent(
-        key=key,
+        key=asked.ledger_key,
         kind=LedgerKind.ANSWER,
-        digest=question.request.digest,
-        request=question.request.text,
+        digest=request.digest,
+        request=request.text,
     )
-    pause = Pause(state=State.INPUT_REQUIRED, deadline=question.deadline, remind=question.remind)
     waiting = Waiting(ending=pause, events=(*rewinds, event), ledger=(intent,))
     return await _suspended(run, waiting)
 
@@ -246,14 +308,14 @@ def _due_by(when: object, *, what: str, past: bool = False) -> DueBy:
     raise AuthorError(f"{what} is {when!r}.", "give a timedelta, or a datetime with a time zone.")
 
 
-def _check_pause(run: Run[Any], due: DueBy) -> None:
+def _check_pause(run: Run[Any], due: DueBy, *, what: str) -> None:
     # The later of both clocks: the store's may have been moved, the claim's time is its last word.
     now = max(run.lease.claimed_at, Millis(time.time_ns() // 1_000_000))
     length = due.after if due.after is not None else (due.at or 0) - now
     longest = run.workflow.longest_pause
     if length > longest // timedelta(milliseconds=1):
         raise AuthorError(
-            f"The deadline of ask is further away than {longest}, the longest pause of "
+            f"The deadline of {what} is further away than {longest}, the longest pause of "
             f"{run.workflow.name}.",
             "choose an earlier one, or raise Workflow(longest_pause=…).",
         )
