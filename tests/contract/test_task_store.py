@@ -506,6 +506,8 @@ class TestAuthorize:
         late = await store.paused(state=State.AUTH_REQUIRED, after=1_000)
         await store.admin.move_clock(Millis(1_001))
         assert await store.sweeping.end_overdue_pauses() == [late.task_id]
+        said = (await store.task(late.task_id)).status["message"]["parts"]
+        assert said == [{"text": "nobody gave the authorization before its deadline"}]
         waiting = await store.paused(state=State.AUTH_REQUIRED)
         async with store.unchanged():
             for task_id, pause_id in (

@@ -145,8 +145,7 @@ class Sweeping:
         ask = _ask_of(question)
         match ask.on_deadline:
             case OnDeadline.FAIL:
-                text = "nobody answered the question before its deadline"
-                yield from self._mark_or_end(row, State.FAILED, text)
+                yield from self._mark_or_end(row, State.FAILED, _unanswered(State(row["state"])))
             case OnDeadline.CANCEL:
                 yield from self._mark_or_end(row, State.CANCELED, None)
             case OnDeadline.RESUME:
@@ -254,6 +253,12 @@ class Sweeping:
 
     async def _write(self, script: Callable[[], Script[T]]) -> T:
         return await self._database.transact(script)
+
+
+def _unanswered(state: State) -> str:
+    if state is State.AUTH_REQUIRED:
+        return "nobody gave the authorization before its deadline"
+    return "nobody answered the question before its deadline"
 
 
 def _ask_of(question: Rows) -> Ask:
