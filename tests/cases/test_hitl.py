@@ -9,7 +9,7 @@ import pytest
 from outlast.model.ids import Millis, Seq, TaskId
 from outlast.testing.fleet import Fleet, until
 from tests.cases.conftest import Town
-from tests.chaos.caller import Caller, Json, Refusal, history_of, state_of
+from tests.chaos.caller import Caller, Json, Refusal, history_of, pause_of, state_of
 from tests.chaos.fleets import NEVER, ONCE, CounterSink, have_beaten
 
 AT_ONCE = 10
@@ -125,3 +125,20 @@ async def test_case_086_timers_outlast_a_restart(fleet: Fleet, sink: CounterSink
 
 async def has_state(caller: Caller, task: Json, state: str) -> bool:
     return state_of(await caller.get(task)) == state
+
+
+async def test_case_008_a_blocking_send_returns_at_an_authorization(
+    one: Caller, other: Caller
+) -> None:
+    """And it is authorized through the other gateway, once, and by no message."""
+    task = await one.send("auth Log in; say in")
+    assert state_of(task) == "AUTH_REQUIRED"
+    assert task["status"]["message"]["parts"] == [{"text": "Log in"}]
+    with pytest.raises(Refusal, match="UNSUPPORTED_OPERATION"):
+        await other.send("s3cret", task=task)
+    replies = await asyncio.gather(
+        *(caller.authorize(task, "s3cret", pause=pause_of(task)) for caller in (one, other) * 2)
+    )
+    assert sorted(reply["alreadyAuthorized"] for reply in replies) == [False, True, True, True]
+    await until(lambda: has_state(other, task, "COMPLETED"))
+    assert "s3cret" not in str(await other.get(task))

@@ -13,8 +13,8 @@ from google.protobuf.json_format import MessageToDict
 from outlast.model.ids import TaskId
 from outlast.model.task import State
 from outlast.store.database import Query, Script, Statement
+from outlast.wire.extension import EXTENSION_URI
 from tests.integration.test_gateway_support import (
-    EXTENSION_URI,
     Gateway,
     history,
     message,
