@@ -14,7 +14,7 @@ from outlast.model.content import Artifact
 from outlast.model.ids import Millis, Seq, TaskId, WorkerId, WriteNo
 from outlast.model.lease import Lease
 from outlast.model.ledger import Intent, LedgerKind
-from outlast.model.pause import Ask, DueBy
+from outlast.model.pause import Ask, DueBy, OnDeadline
 from outlast.model.task import State
 from outlast.model.topics import task_topic
 from outlast.store.database import Database
@@ -115,9 +115,10 @@ class Hand:
         *,
         state: State = State.INPUT_REQUIRED,
         in_band: bool = False,
+        on_deadline: OnDeadline = OnDeadline.FAIL,
     ) -> Seq:
         key = f"ask-{uuid.uuid4()}"
-        ask = Ask(ledger_key=key, schema=schema, in_band=in_band).to_json()
+        ask = Ask(ledger_key=key, schema=schema, in_band=in_band, on_deadline=on_deadline).to_json()
         return await self.write(
             task_id,
             status_event(state, Message.agent(text).to_json(), ask=ask),
