@@ -204,6 +204,8 @@ def worker_role(agent: Agent, stores: Stores, configuration: Configuration) -> R
         stores.database.wakeups,
         agent=agent.name,
         recovery_s=configuration.recovery,
+        tombstone_ms=int(configuration.tombstone * 1000),
+        window_ms=int(min(configuration.idempotency_window, configuration.retention) * 1000),
     )
     both = (Role(run=worker.run, stop=worker.stop), Role(run=sweeper.run, stop=sweeper.stop))
     return Role(

@@ -70,6 +70,12 @@ class Configuration(BaseModel):
     retention: float = Field(default=30 * 86400.0, gt=0)
     """How long a finished task can still be read."""
 
+    tombstone: float = Field(default=90 * 86400.0, gt=0)
+    """How long its owner is told that a task has expired, and a repeat of its send too."""
+
+    idempotency_window: float = Field(default=86400.0, gt=0)
+    """How long a repeat of a send finds the first one; at most the retention."""
+
     crash_limit: int = Field(default=3, ge=1)
     """Proven deaths of workers in one step after which the task fails."""
 
@@ -90,6 +96,18 @@ class Configuration(BaseModel):
         if self.lease < 3 * self.beat - 1e-9:  # 3 × 0.1 is a little more than 0.3
             raise ValueError(
                 f"a lease of {self.lease:g} s must outlast at least three beats of {self.beat:g} s"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_window_fits_into_retention(self) -> Configuration:
+        if (
+            "idempotency_window" in self.model_fields_set
+            and self.idempotency_window > self.retention
+        ):
+            raise ValueError(
+                f"an idempotency_window of {self.idempotency_window:g} s must be no longer than the"
+                f" retention of {self.retention:g} s"
             )
         return self
 

@@ -35,6 +35,7 @@ EVENTS: Mapping[str, str] = {
     "sweep.failed": "a duty did not reach the store; it is tried again at its next turn",
     "deadlines.moved": "deadlines that passed during an outage were moved by it",
     "deadlines.ended": "tasks ended because a deadline passed",
+    "tasks.expired": "finished tasks were deleted because their retention is over",
     "gateway.listening": "the gateway answers requests",
     "request.store_away": "a request ended because the store could not be reached",
     "request.failed": "a request met an unexpected error; the reference is in the reply",

@@ -10,7 +10,7 @@ import pytest
 
 from outlast.model import points
 from outlast.model.commit import Event, EventKind, Lost, Move, Pause, Release, Wait
-from outlast.model.errors import UnsupportedOperation
+from outlast.model.errors import TaskNotFound, UnsupportedOperation
 from outlast.model.ids import Millis, StepName, Visit, WorkerId
 from outlast.model.lease import Death, Vitals
 from outlast.model.pause import DueBy, OnDeadline
@@ -25,7 +25,9 @@ from tests.contract.stores import (
     database_at,
     intent,
     moved,
+    new_task,
     said,
+    scope_with,
     statements,
     until,
 )
@@ -941,3 +943,149 @@ async def killed(
 
 def chunk_and_report() -> Event:
     return said("still at it")
+
+
+async def finished(store: Store, name: str = "w1", **task: Any) -> Run:
+    run = await store.claimed(name, **task)
+    await run.commit(said(), ledger=[intent()], move=moved())
+    await store.work.settle(run.ledger_id, "effect:mail", "1")
+    await run.finish()
+    return run
+
+
+async def webhook_of(store: Store, task_id: str, due_at: str, exhausted_at: str) -> None:
+    await store.sql(
+        "insert into webhooks (task_id, config_id, url, secrets, due_at, exhausted_at, created_at)"
+        f" values (:task_id, 'c', 'https://x', 's3cret', {due_at}, {exhausted_at}, 1)",
+        task_id=task_id,
+    )
+
+
+class TestExpireTasks:
+    async def test_deletes_the_task_and_all_that_is_its_own(self, store: Store) -> None:
+        """Delete the finished tasks whose retention is over, each in a transaction of its own, and
+        leave a tombstone of each: log, runs, folds and webhooks go, and the ledger with the last
+        task that names it. Returns the tasks that this call deleted."""
+        run = await finished(store)
+        await store.sql(
+            "insert into task_folds (task_id, seq, task) values (:task_id, 1, :task)",
+            task_id=run.task_id,
+            task=b"fold",
+        )
+        await webhook_of(store, run.task_id, "null", "null")
+        async with store.unchanged():
+            assert await store.sweeping.expire_tasks() == []
+        await store.later(30 * DAY + 1)
+        other = await finished(store, "w2", workflow="other")
+        assert await store.sweeping.expire_tasks() == [run.task_id]
+        assert await store.sweeping.expire_tasks() == []
+        left = await store.everything()
+        for table in ("tasks", "task_events", "task_runs", "task_folds", "webhooks"):
+            assert {row["task_id"] for row in left[table]} <= {other.task_id}, table
+        assert {row["ledger_id"] for row in left["task_ledger"]} == {other.ledger_id}
+        assert [row["task_id"] for row in left["tombstones"]] == [run.task_id]
+
+    async def test_case_117_leaves_what_is_not_finished(self, store: Store) -> None:
+        """Delete the finished tasks whose retention is over, each in a transaction of its own, and
+        leave a tombstone of each: log, runs, folds and webhooks go, and the ledger with the last
+        task that names it."""
+        for condition in ("submitted", "leased", "paused", "waiting", "held"):
+            await store.task_that_is(condition)
+        await store.later(31 * DAY)
+        async with store.unchanged():
+            assert await store.sweeping.expire_tasks() == []
+
+    async def test_tells_its_owner_and_nobody_else(self, store: Store) -> None:
+        """Delete the finished tasks whose retention is over, each in a transaction of its own, and
+        leave a tombstone of each: log, runs, folds and webhooks go, and the ledger with the last
+        task that names it."""
+        run = await finished(store)
+        await store.later(31 * DAY)
+        await store.sweeping.expire_tasks()
+        for scope, expired in ((SCOPE, True), (scope_with(owner="bob"), False)):
+            with pytest.raises(TaskNotFound) as caught:
+                await store.tasks.snapshot(scope, run.task_id)
+            assert caught.value.expired is expired
+
+    @pytest.mark.parametrize(
+        ("due_at", "exhausted_at", "stays"), [("1", "null", True), ("1", "1", False)]
+    )
+    async def test_waits_for_its_webhooks(
+        self, store: Store, due_at: str, exhausted_at: str, stays: bool
+    ) -> None:
+        """A task with a webhook that is neither finished nor exhausted stays."""
+        run = await finished(store)
+        await webhook_of(store, run.task_id, due_at, exhausted_at)
+        await store.later(31 * DAY)
+        assert await store.sweeping.expire_tasks() == ([] if stays else [run.task_id])
+
+    async def test_interleaving_13_the_ledger_goes_with_the_last_task_that_names_it(
+        self, store: Store
+    ) -> None:
+        """Log, runs, folds and webhooks go, and the ledger with the last task that names it, also
+        when two that share it expire at once."""
+        other = await store.another()
+        old = await finished(store)
+        new = await store.claimed("w2", workflow="again")
+        await store.sql(
+            "update tasks set ledger_id = :ledger_id where task_id = :task_id",
+            ledger_id=old.ledger_id,
+            task_id=new.task_id,
+        )
+        await store.later(31 * DAY)
+        assert await store.sweeping.expire_tasks() == [old.task_id]
+        assert await store.work.entry(old.ledger_id, "effect:mail") is not None
+        third = await store.claimed("w3", workflow="third")
+        await new.finish()
+        await third.finish()
+        await store.sql(
+            "update tasks set ledger_id = :ledger_id where task_id = :task_id",
+            ledger_id=old.ledger_id,
+            task_id=third.task_id,
+        )
+        await store.later(31 * DAY)
+        both = await asyncio.gather(store.sweeping.expire_tasks(), other.sweeping.expire_tasks())
+        assert sorted([*both[0], *both[1]]) == sorted([new.task_id, third.task_id])
+        assert await store.work.entry(old.ledger_id, "effect:mail") is None
+
+    async def test_interleaving_18_a_repeated_send_of_an_expired_task_starts_no_second(
+        self, store: Store
+    ) -> None:
+        """Expired, and no second task: `create` finds the first, which can no longer be read."""
+        run = await finished(store)
+        await store.later(31 * DAY)
+        await store.sweeping.expire_tasks()
+        repeat = new_task(send_key=f"send {run.task_id}")
+        async with store.unchanged():
+            with pytest.raises(TaskNotFound) as recalled:
+                await store.tasks.recall(SCOPE, repeat.send_key, repeat.digest)
+            sent = await store.tasks.create(repeat)
+        assert recalled.value.expired
+        assert (sent.task_id, sent.is_repeat) == (run.task_id, True)
+
+
+class TestForgetExpired:
+    async def test_drops_old_tombstones_and_the_keys_of_their_sends(self, store: Store) -> None:
+        """Drop the tombstones of tasks that expired longer ago than this, and the keys of their
+        sends with them. Returns how many."""
+        await finished(store)
+        await store.later(31 * DAY)
+        await store.sweeping.expire_tasks()
+        async with store.unchanged():
+            assert await store.sweeping.forget_expired(older_than=Millis(DAY)) == 0
+        await store.later(2 * DAY)
+        assert await store.sweeping.forget_expired(older_than=Millis(DAY)) == 1
+        left = await store.everything()
+        assert (left["tombstones"], left["send_keys"]) == ([], [])
+
+
+class TestForgetReplies:
+    async def test_drops_old_replies_only(self, store: Store) -> None:
+        """Drop the keys of direct Messages that are older than this; the keys of tasks stay."""
+        task_id = await store.new_task()
+        await store.tasks.reply(SCOPE, "old", "digest", {"messageId": "m"})
+        await store.later(2 * DAY)
+        await store.tasks.reply(SCOPE, "new", "digest", {"messageId": "m"})
+        await store.sweeping.forget_replies(older_than=Millis(DAY))
+        keys = await store.sql("select key from send_keys order by key")
+        assert [row["key"] for row in keys] == ["new", f"send {task_id}"]

@@ -22,6 +22,8 @@ BAD: dict[str, list[str]] = {
     "poll": ["0", "often"],
     "recovery": ["0", "never"],
     "retention": ["0", "for ever"],
+    "tombstone": ["0", "for ever"],
+    "idempotency_window": ["0", "2592001", "for ever"],
     "crash_limit": ["0", "three"],
     "crash_backoff": ["-1", "long"],
     "blocking_cap": ["0", "none"],

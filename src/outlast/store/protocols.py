@@ -444,6 +444,22 @@ class SweepStore(Protocol):
         statement."""
         ...
 
+    async def expire_tasks(self, *, limit: int = 100) -> Sequence[TaskId]:
+        """Delete the finished tasks whose retention is over, each in a transaction of its own, and
+        leave a tombstone of each: log, runs, folds and webhooks go, and the ledger with the last
+        task that names it. A task with a webhook that is neither finished nor exhausted stays.
+        Returns the tasks that this call deleted."""
+        ...
+
+    async def forget_expired(self, *, older_than: Millis, limit: int = 100) -> int:
+        """Drop the tombstones of tasks that expired longer ago than this, and the keys of their
+        sends with them. Returns how many."""
+        ...
+
+    async def forget_replies(self, *, older_than: Millis, limit: int = 1000) -> None:
+        """Drop the keys of direct Messages that are older than this; the keys of tasks stay."""
+        ...
+
     async def forget_workers(self, *, older_than: Millis, limit: int = 100) -> None:
         """Drop the rows of workers that died long ago and lease nothing."""
         ...

@@ -18,6 +18,8 @@ from outlast.store.rows import event_of
 
 T = TypeVar("T")
 
+_CHILDREN = ("task_events_delete", "task_runs_delete", "task_folds_delete", "webhooks_delete")
+
 
 class Sweeping:
     """`SweepStore` on any database."""
@@ -221,6 +223,44 @@ class Sweeping:
 
     def _mark_or_end(self, row: Row, state: State, text: str | None) -> Script[None]:
         return endings.mark_or_end(self._queries, self._settings, row, state, text, "deadline")
+
+    # --- retention ----------------------------------------------------------------------------
+
+    async def expire_tasks(self, *, limit: int = 100) -> Sequence[TaskId]:
+        expired: list[TaskId] = []
+        for due in await self._read("tasks_expired", n=limit):
+            task_id, ledger_id = TaskId(due["task_id"]), due["ledger_id"]
+            if await self._write(lambda t=task_id, i=ledger_id: self._expire(t, i)):  # type: ignore[misc]
+                expired.append(task_id)
+        return expired
+
+    def _expire(self, task_id: TaskId, ledger_id: str) -> Script[bool]:
+        sharing = yield self._queries("tasks_take_sharing", ledger_id=ledger_id)
+        scopes = yield self._queries("tasks_expire", task_id=task_id)
+        if not scopes:
+            return False  # another sweep was first, or a webhook was registered meanwhile
+        for table in _CHILDREN:
+            yield self._queries(table, task_id=task_id)
+        if all(row["task_id"] == task_id for row in sharing):
+            yield self._queries("task_ledger_delete", ledger_id=ledger_id)
+        yield self._queries("tombstones_put", task_id=task_id, **scopes[0])
+        return True
+
+    async def forget_expired(self, *, older_than: Millis, limit: int = 100) -> int:
+        forgotten = 0
+        for aged in await self._read("tombstones_aged", age=older_than, n=limit):
+            task_id = TaskId(aged["task_id"])
+            forgotten += await self._write(lambda t=task_id: self._forget(t, older_than))  # type: ignore[misc]
+        return forgotten
+
+    def _forget(self, task_id: TaskId, age: Millis) -> Script[int]:
+        gone = yield self._queries("tombstones_forget", task_id=task_id, age=age)
+        if gone:
+            yield self._queries("send_keys_delete", task_id=task_id)
+        return len(gone)
+
+    async def forget_replies(self, *, older_than: Millis, limit: int = 1000) -> None:
+        await self._write(lambda: self._just("send_keys_forget", age=older_than, n=limit))
 
     # --- outages ------------------------------------------------------------------------------
 

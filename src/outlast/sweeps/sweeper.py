@@ -14,6 +14,7 @@ from outlast.store.database import Wakeups
 from outlast.store.protocols import SweepStore
 from outlast.sweeps.deadlines import Deadlines
 from outlast.sweeps.recovery import Recovery
+from outlast.sweeps.retention import Retention
 
 log = structlog.get_logger("outlast.sweeper")
 
@@ -31,13 +32,18 @@ class Sweeper:
         agent: str,
         recovery_s: float = 1.0,
         deadlines_s: float = 1.0,
+        retention_s: float = 10.0,
+        tombstone_ms: int = 90 * 86_400_000,
+        window_ms: int = 86_400_000,
     ) -> None:
         self._recovery = Recovery(store)
         self._deadlines = Deadlines(store)
+        self._retention = Retention(store, tombstone_ms=tombstone_ms, window_ms=window_ms)
         self._wakeups = wakeups
         self._agent = agent
         self._recovery_s = recovery_s
         self._deadlines_s = deadlines_s
+        self._retention_s = retention_s
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -48,6 +54,7 @@ class Sweeper:
         async with asyncio.TaskGroup() as duties:
             duties.create_task(self._every(self._recovery_s, self._recover))
             duties.create_task(self._every(self._deadlines_s, self._end_overdue))
+            duties.create_task(self._every(self._retention_s, self._expire))
             duties.create_task(self._every(600, self._recovery.forget_the_long_dead))
 
     async def _recover(self) -> None:
@@ -57,6 +64,9 @@ class Sweeper:
     async def _end_overdue(self) -> None:
         if ended := await self._deadlines.sweep():
             self._wakeups.send([work_topic(self._agent), *map(task_topic, ended)])
+
+    async def _expire(self) -> None:
+        await self._retention.sweep()
 
     async def _every(self, seconds: float, duty: Duty) -> None:
         while not self._stopping.is_set():

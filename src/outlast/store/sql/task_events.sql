@@ -32,3 +32,6 @@ select task_id, seq, fence, write_no, kind, body, is_message, created_at
    and seq = (select max(seq) from task_events
                where task_events.task_id = last.task_id and kind <> 'artifact')
  order by task_id, seq;
+
+-- task_events_delete: the whole log of a task that has expired
+delete from task_events where task_id = :task_id;

@@ -41,3 +41,6 @@ select * from task_ledger
 -- task_ledger_open: intents without a result
 select * from task_ledger where ledger_id = :ledger_id and kind = :kind and done_at is null
  order by key;
+
+-- task_ledger_delete: a ledger that no task names any more
+delete from task_ledger where ledger_id = :ledger_id;

@@ -16,3 +16,6 @@ select task_runs.worker_id from task_runs
  where task_runs.task_id = :task_id and task_runs.fence = :fence
    and task_runs.ended_write_no is null and workers.worker_id is not null
    and (workers.dead_at is null or not workers.is_gone);
+
+-- task_runs_delete: the runs of a task that has expired
+delete from task_runs where task_id = :task_id;

@@ -241,3 +241,22 @@ select min(due) as due from (
 
 -- tasks_peek: the task, whatever its scope
 select * from tasks where task_id = :task_id;
+
+-- tasks_expired: finished tasks whose retention is over and whose webhooks have ended, the longest first
+select task_id, ledger_id from tasks
+ where expires_at is not null and expires_at <= (select now from clock)
+   and not exists (select 1 from webhooks
+                    where webhooks.task_id = tasks.task_id and exhausted_at is null
+                      and (due_at is not null or lease_owner is not null))
+ order by expires_at limit :n;
+
+-- tasks_take_sharing: every task that names this ledger, locked in the order of all writers
+select * from tasks where ledger_id = :ledger_id order by task_id;
+
+-- tasks_expire: deletes a finished task whose retention is over and whose webhooks have ended
+delete from tasks
+ where task_id = :task_id and expires_at is not null and expires_at <= (select now from clock)
+   and not exists (select 1 from webhooks
+                    where webhooks.task_id = tasks.task_id and exhausted_at is null
+                      and (due_at is not null or lease_owner is not null))
+returning agent, tenant, owner;

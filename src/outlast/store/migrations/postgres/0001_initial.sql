@@ -99,6 +99,7 @@ create index tasks_in_flight on tasks (agent, workflow, version)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
 create unique index one_unfinished_task_per_ledger on tasks (ledger_id)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
+create index tasks_of_ledger on tasks (ledger_id);
 create index tasks_expiring on tasks (expires_at) where expires_at is not null;
 
 create table task_events (
@@ -195,7 +196,8 @@ create table send_keys (
     primary key (agent, tenant, owner, key)
 );
 comment on table send_keys is 'One row per send, so that a repeat finds the first.';
-create index send_keys_aged on send_keys (created_at);
+create index send_keys_aged on send_keys (created_at) where task_id is null;
+create index send_keys_of_task on send_keys (task_id) where task_id is not null;
 
 create table workers (
     worker_id   text primary key,

@@ -99,6 +99,7 @@ create index tasks_in_flight on tasks (agent, workflow, version)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
 create unique index one_unfinished_task_per_ledger on tasks (ledger_id)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
+create index tasks_of_ledger on tasks (ledger_id);
 create index tasks_expiring on tasks (expires_at) where expires_at is not null;
 
 -- The log: what each task emitted, in order, without a gap. Rows never change.
@@ -194,7 +195,8 @@ create table send_keys (
     created_at integer not null,
     primary key (agent, tenant, owner, key)
 ) strict;
-create index send_keys_aged on send_keys (created_at);
+create index send_keys_aged on send_keys (created_at) where task_id is null;
+create index send_keys_of_task on send_keys (task_id) where task_id is not null;
 
 -- Who works here. A worker is dead when a watcher has proved it.
 create table workers (

@@ -93,3 +93,7 @@ update tasks
            + case when give_up_at > :since and give_up_at <= :until then :gap else 0 end
  where task_id in (select task_id from due)
 returning task_id;
+
+-- tasks_take_sharing: every task that names this ledger, locked in the order of all writers
+-- differs: PostgreSQL locks rows; of two that expire at once, the second must see that it is the last
+select * from tasks where ledger_id = :ledger_id order by task_id for no key update;
