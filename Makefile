@@ -19,12 +19,12 @@ ifeq ($(filter sqlite postgres,$(DB)),)
 $(error DB is sqlite or postgres, not "$(DB)")
 endif
 
-.PHONY: help demo test lint format crash-points bench lock clean
+.PHONY: help demo test lint format crash-points conformance bench lock clean
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n '3,5s/^# \{0,1\}//p' Makefile
-	@echo "  make lint | format | crash-points | bench | lock | clean"
+	@echo "  make lint | format | crash-points | conformance | bench | lock | clean"
 
 demo: $(READY)-$(DB)
 	@$(BIN)/python -m examples.access_review.demo --db $(DB) $(ARGS)
@@ -44,6 +44,10 @@ format: $(READY)-dev
 
 crash-points: $(READY)-dev
 	$(BIN)/python -m pytest -m crash_points $(ARGS)
+
+# ACTS names the folder of the protocol's conformance tests, which are not part of the project.
+conformance: $(READY)-dev
+	@$(if $(ACTS),ACTS='$(ACTS)') $(BIN)/python -m tests.conformance $(ARGS)
 
 bench: $(READY)-dev
 	$(BIN)/python -m bench $(ARGS)
