@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -35,6 +36,9 @@ from outlast.sweeps.sweeper import Sweeper
 from outlast.worker.beat import BeatStores
 from outlast.worker.worker import Worker, WorkerConfig, WorkerStores
 from outlast.workflow.agent import Agent
+
+if TYPE_CHECKING:
+    from outlast.gateway.grpc_server import GrpcServer
 
 log = structlog.get_logger("outlast")
 
@@ -256,6 +260,11 @@ def gateway_role(
         return hindrances
 
     problems = list if worker is None else worker.problems
+    grpc = None
+    if configuration.grpc_port is not None:
+        grpc = _grpc_server(handler, configuration, configuration.grpc_port)
+        place = f"[{host}]" if ":" in host else host
+        config = replace(config, grpc_url=configuration.grpc_url or f"{place}:{grpc.port}")
     app = create_app(handler, agent_card(agent, config), problems=problems, unready=unready)
     server = GatewayServer(app, handler, listener)
 
@@ -263,7 +272,26 @@ def gateway_role(
         log.info("gateway.listening", url=url, agent=agent.name)
         await server.serve()
 
-    return Role(run=run, stop=server.stop)
+    http = Role(run=run, stop=server.stop)
+    if grpc is None:
+        return http
+    both = (http, Role(run=grpc.serve, stop=grpc.stop))
+    return Role(run=lambda: run_together(*both), stop=server.stop)
+
+
+def _grpc_server(
+    handler: OutlastRequestHandler, configuration: Configuration, port: int
+) -> GrpcServer:
+    try:
+        from outlast.gateway.grpc_server import GrpcServer, TlsFiles
+    except ImportError as error:
+        raise ConfigError(
+            f"gRPC needs more than is installed ({error}): pip install 'outlast[grpc]'"
+        ) from None
+    tls = None
+    if configuration.grpc_tls_cert is not None and configuration.grpc_tls_key is not None:
+        tls = TlsFiles(cert=configuration.grpc_tls_cert, key=configuration.grpc_tls_key)
+    return GrpcServer(handler, host=configuration.host, port=port, tls=tls)
 
 
 def _is_loopback(host: str) -> bool:

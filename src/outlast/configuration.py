@@ -49,6 +49,19 @@ class Configuration(BaseModel):
     url: str | None = None
     """The public URL in the Agent Card; the address that is listened on when not given."""
 
+    grpc_port: int | None = Field(default=None, ge=0, le=65535)
+    """The port of the gRPC binding on the same host, 0 for a free one; off when not given. Needs
+    `outlast[grpc]`."""
+
+    grpc_url: str | None = None
+    """`host:port` of the gRPC binding in the Agent Card; what is listened on when not given."""
+
+    grpc_tls_cert: str | None = None
+    """A PEM file with the certificate chain of the gRPC binding; in the clear when not given."""
+
+    grpc_tls_key: str | None = None
+    """A PEM file with its key."""
+
     concurrency: int = Field(default=100, ge=1)
     """Tasks that one worker runs at once."""
 
@@ -90,6 +103,12 @@ class Configuration(BaseModel):
 
     log_style: Literal["console", "json"] | None = None
     """Readable lines or one JSON object a line; readable on a terminal when not given."""
+
+    @model_validator(mode="after")
+    def _a_certificate_has_a_key(self) -> Configuration:
+        if (self.grpc_tls_cert is None) != (self.grpc_tls_key is None):
+            raise ValueError("grpc_tls_cert and grpc_tls_key go together: give both or neither")
+        return self
 
     @model_validator(mode="after")
     def _a_lease_outlasts_beats(self) -> Configuration:

@@ -24,6 +24,7 @@ def agent_card(agent: Agent, config: GatewayConfig) -> pb.AgentCard:
         supported_interfaces=[
             _interface(f"{url}/", TransportProtocol.JSONRPC),
             _interface(url, TransportProtocol.HTTP_JSON),
+            *([_interface(config.grpc_url, TransportProtocol.GRPC)] if config.grpc_url else []),
         ],
         capabilities=pb.AgentCapabilities(
             streaming=True,

@@ -42,6 +42,7 @@ class GatewayConfig:
 
     url: where callers reach this gateway; stands in the card. agent_version: stands there too.
     extensions: what the agent speaks beside our own extension.
+    grpc_url: host:port of its gRPC server; stands in the card when there is one.
     epoch: of the store, as `AdminStore.check` tells it; part of the names of pauses.
     blocking_cap_s: how long a blocking send waits before it answers with the task as it is.
     poll_s: how often a waiting request looks at the store when no wake-up comes.
@@ -52,6 +53,7 @@ class GatewayConfig:
     """
 
     url: str = "http://127.0.0.1:8000"
+    grpc_url: str | None = None
     agent_version: str = "1.0.0"
     extensions: tuple[Extension, ...] = ()
     epoch: str = ""

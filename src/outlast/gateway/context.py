@@ -17,7 +17,9 @@ from outlast.gateway.refusals import check_extensions
 
 # The second is what clients of the draft before 1.0 send.
 _EXTENSION_HEADERS = (HTTP_EXTENSION_HEADER, f"X-{HTTP_EXTENSION_HEADER}")
-_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+"""Headers, and gRPC metadata, that no handler ever sees."""
+
 _SPOKEN = re.compile(r"1\.0(\.\d+)?")  # a patch number is never considered (§3.6)
 
 
@@ -34,7 +36,7 @@ class CallContexts(DefaultServerCallContextBuilder):
         check_version(request)
         context = super().build(request)
         context.state["headers"] = {
-            name: value for name, value in request.headers.items() if name not in _CREDENTIALS
+            name: value for name, value in request.headers.items() if name not in CREDENTIALS
         } | {VERSION_HEADER.lower(): PROTOCOL_VERSION_1_0}
         context.state["left"] = partial(until_left, request.receive)
         context.requested_extensions = requested_extensions(request)
@@ -46,6 +48,11 @@ def check_version(request: Request) -> None:
     """Raise VersionNotSupportedError unless the request speaks A2A 1.0, by header or by query
     parameter. None at all means 0.3 (§3.6.2)."""
     said = request.headers.get(VERSION_HEADER) or request.query_params.get(VERSION_HEADER) or ""
+    check_spoken(said)
+
+
+def check_spoken(said: str) -> None:
+    """Raise VersionNotSupportedError unless what a request says its version is means A2A 1.0."""
     if _SPOKEN.fullmatch(said.strip()):
         return
     what = (

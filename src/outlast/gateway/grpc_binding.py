@@ -1,0 +1,226 @@
+"""gRPC: the SDK's handler, with what it has no hook for.
+
+Everything here overrides something of the pinned SDK version. It needs the extra `grpc`, so nobody
+imports this module but where the binding is wanted. gRPC itself ends the handling of a call whose
+caller has left: it cancels it, and what was being written is written to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.grpc_handler import GrpcHandler, GrpcServerCallContextBuilder
+from a2a.types import a2a_pb2 as pb
+from a2a.utils import errors as a2a
+from a2a.utils.constants import PROTOCOL_VERSION_1_0, VERSION_HEADER
+from a2a.utils.grpc_status import status_to_grpc
+from a2a.utils.proto_utils import to_stream_response, validation_errors_to_bad_request
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from outlast.gateway.context import CREDENTIALS, check_spoken
+from outlast.gateway.handler import OutlastRequestHandler
+from outlast.wire.extension import EXTENSION_URI
+
+T = TypeVar("T")
+
+_DOMAIN = "a2a-protocol.org"
+_LONGEST_TEXT = 400
+"""Characters of an error's text. It travels in trailing metadata, twice, and clients take 8 KiB of
+that: more would reach the caller as another error than its own."""
+
+_SPARE = 0.1
+_MOST_SPARE_S = 1.0
+_ENDS = frozenset(
+    {
+        pb.TASK_STATE_COMPLETED,
+        pb.TASK_STATE_FAILED,
+        pb.TASK_STATE_CANCELED,
+        pb.TASK_STATE_REJECTED,
+    }
+)
+
+
+class GrpcContexts(GrpcServerCallContextBuilder):
+    """Builds call contexts from metadata, as `CallContexts` does from headers: `headers` without
+    credentials, and `left`, which returns shortly before the caller's own deadline, so that a
+    blocking send answers with the task instead of an error that names none."""
+
+    def build(self, context: Any) -> ServerCallContext:
+        """The context of a call. Raises VersionNotSupportedError."""
+        metadata = metadata_of(context)
+        check_spoken(metadata.get(VERSION_HEADER.lower(), ""))
+        call = ServerCallContext(
+            requested_extensions=get_requested_extensions(
+                [metadata.get(HTTP_EXTENSION_HEADER.lower(), "")]
+            )
+        )
+        call.state["headers"] = {
+            name: value for name, value in metadata.items() if name not in CREDENTIALS
+        } | {VERSION_HEADER.lower(): PROTOCOL_VERSION_1_0}
+        if context.time_remaining() is not None:
+            call.state["left"] = partial(_until_late, context)
+        return call
+
+
+class GrpcBinding(GrpcHandler):
+    """gRPC. The SDK's handler does not look at versions, drops the details of errors, and leaves
+    open what a cancelled stream was made of."""
+
+    def __init__(self, handler: OutlastRequestHandler) -> None:
+        super().__init__(handler, GrpcContexts())
+        self._handler = handler
+
+    async def _handle_unary(
+        self,
+        request: Any,
+        context: Any,
+        handler_func: Callable[[ServerCallContext], Awaitable[T]],
+        default_response: T,
+    ) -> T:
+        async def named(call: ServerCallContext) -> T:
+            await _begin(request, call, context)
+            return await handler_func(call)
+
+        answer: T = await super()._handle_unary(request, context, named, default_response)
+        return answer
+
+    async def SendStreamingMessage(self, request: Any, context: Any) -> None:  # type: ignore[override]
+        """A coroutine that writes, not a generator: gRPC closes no generator of a cancelled
+        call."""
+        ends = _ENDS | {pb.TASK_STATE_INPUT_REQUIRED}
+        await self._stream(request, context, self._handler.on_message_send_stream, ends)
+
+    async def SubscribeToTask(self, request: Any, context: Any) -> None:  # type: ignore[override]
+        """As SendStreamingMessage."""
+        await self._stream(request, context, self._handler.on_subscribe_to_task, _ENDS)
+
+    async def _stream(
+        self,
+        request: Any,
+        context: Any,
+        open_stream: Callable[[Any, ServerCallContext], AsyncGenerator[Any, None]],
+        ends: frozenset[int],
+    ) -> None:
+        last: pb.StreamResponse | None = None
+        try:
+            call = self._build_call_context(context, request)
+            await _begin(request, call, context)
+            async with aclosing(open_stream(request, call)) as events:
+                async for event in events:
+                    last = to_stream_response(event)
+                    await context.write(last)
+        except a2a.A2AError as error:
+            await self.abort_context(error, context)
+        if self._handler.closing.is_closed and not _is_end(last, ends):
+            # OK would say that this was all.
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, "the gateway is stopping; subscribe again"
+            )
+
+    async def abort_context(self, error: a2a.A2AError, context: Any) -> None:
+        """End the call with the error's status (§5.4) and details (§10.6)."""
+        status = status_to_grpc(status_of(error))
+        context.set_trailing_metadata(status.trailing_metadata)
+        await context.abort(status.code, status.details)
+
+
+class Readable(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Lets requests that do not parse through to the binding, which says what is wrong with them:
+    gRPC's own answer is an unknown error with the name of a class of ours."""
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming or handler.request_deserializer is None:
+            return handler
+        make = (
+            grpc.unary_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
+        return make(
+            handler.unary_stream if handler.response_streaming else handler.unary_unary,
+            request_deserializer=partial(_read, handler.request_deserializer),
+            response_serializer=handler.response_serializer,
+        )
+
+
+class Unreadable:
+    """In a request's place: one that does not parse."""
+
+    tenant = ""
+
+
+def metadata_of(context: Any) -> dict[str, str]:
+    """What a call's metadata says, as headers: names in lower case, values of one name joined."""
+    said: dict[str, str] = {}
+    for name, value in context.invocation_metadata() or ():
+        if isinstance(value, str):
+            name = name.lower()
+            said[name] = f"{said[name]}, {value}" if name in said else value
+    return said
+
+
+def status_of(error: a2a.A2AError) -> status_pb2.Status:
+    """The error as every client can read it: its status, and its reason with what is known."""
+    unknown = a2a.A2A_ERROR_MAPPING[a2a.InternalError]
+    mapping = a2a.A2A_ERROR_MAPPING.get(type(error), unknown)
+    code = grpc.StatusCode[mapping.grpc_status].value[0]
+    status = status_pb2.Status(code=code, message=_bounded(error.message))
+    data = dict(error.data or {})
+    violations = data.pop("errors", [])
+    info = error_details_pb2.ErrorInfo(
+        reason=mapping.reason,
+        domain=_DOMAIN,
+        metadata={name: _bounded(str(value)) for name, value in data.items()},
+    )
+    status.details.add().Pack(info)
+    if violations:
+        bounded: Any = [{name: _bounded(text) for name, text in one.items()} for one in violations]
+        status.details.add().Pack(validation_errors_to_bad_request(bounded))
+    return status
+
+
+async def _begin(request: Any, call: ServerCallContext, context: Any) -> None:
+    """Refuse what does not parse, and say that our extension was activated (§4.6)."""
+    if isinstance(request, Unreadable):
+        raise a2a.InvalidRequestError("the request is not a message of the method's type")
+    if EXTENSION_URI in call.requested_extensions:
+        await context.send_initial_metadata(((HTTP_EXTENSION_HEADER.lower(), EXTENSION_URI),))
+
+
+async def _until_late(context: Any) -> None:
+    remaining: float = context.time_remaining()
+    await asyncio.sleep(remaining - min(_SPARE * remaining, _MOST_SPARE_S))
+
+
+def _read(deserialize: Callable[[bytes], Any], data: bytes) -> Any:
+    try:
+        return deserialize(data)
+    except DecodeError:
+        return Unreadable()
+
+
+def _is_end(last: pb.StreamResponse | None, ends: frozenset[int]) -> bool:
+    if last is None:
+        return False
+    match last.WhichOneof("payload"):
+        case "message":
+            return True
+        case "task":
+            return last.task.status.state in ends
+        case "status_update":
+            return last.status_update.status.state in ends
+        case _:
+            return False
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"

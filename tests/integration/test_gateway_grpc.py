@@ -1,0 +1,269 @@
+"""The third binding, with the SDK's client as the black box."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc
+import pytest
+from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.client.client import ClientCallContext
+from a2a.client.errors import A2AClientError
+from a2a.types import a2a_pb2 as pb
+from a2a.types import a2a_pb2_grpc
+from a2a.utils import errors as a2a
+from a2a.utils.grpc_status import status_from_call
+from google.protobuf.json_format import MessageToDict
+from google.rpc import error_details_pb2
+
+from outlast.gateway.cards import agent_card
+from outlast.gateway.grpc_server import GrpcServer, TlsFiles
+from outlast.model.errors import ConfigError
+from outlast.model.ids import TaskId
+from outlast.wire.extension import EXTENSION_URI
+from tests.integration.test_gateway_support import (
+    Gateway,
+    count_tasks,
+    folded,
+    message,
+    only_task,
+    rest_of,
+    running_gateway,
+    shown,
+    state_of,
+)
+
+EXTENDED = {"A2A-Extensions": EXTENSION_URI}
+SPOKEN = (("a2a-version", "1.0"),)
+
+
+@dataclass(frozen=True)
+class Called:
+    """A gateway that is also called over gRPC."""
+
+    gateway: Gateway
+    server: GrpcServer
+    client: Client
+    streaming: Client
+    channel: Any
+
+    @property
+    def stub(self) -> Any:
+        return a2a_pb2_grpc.A2AServiceStub(self.channel)  # type: ignore[no-untyped-call]
+
+    async def send(self, sent: pb.Message, *, immediately: bool = False, **context: Any) -> pb.Task:
+        request = pb.SendMessageRequest(message=sent)
+        request.configuration.return_immediately = immediately
+        call = ClientCallContext(**context)
+        (response,) = [item async for item in self.client.send_message(request, context=call)]
+        return response.task
+
+    def subscribe(self, task_id: str, **said: str) -> Any:
+        context = ClientCallContext(service_parameters=said)
+        return self.streaming.subscribe(pb.SubscribeToTaskRequest(id=task_id), context=context)
+
+
+@asynccontextmanager
+async def called(database_url: str, **limits: Any) -> AsyncIterator[Called]:
+    async with running_gateway(database_url, **limits) as gateway:
+        server = GrpcServer(gateway.handler, host="127.0.0.1", port=0)
+        serving = asyncio.create_task(server.serve())
+        place = f"127.0.0.1:{server.port}"
+        card = agent_card(gateway.agent, replace(gateway.handler.config, grpc_url=place))
+        assert [i.url for i in card.supported_interfaces if i.protocol_binding == "GRPC"] == [place]
+        client, streaming = [
+            ClientFactory(
+                ClientConfig(
+                    streaming=streams,
+                    grpc_channel_factory=grpc.aio.insecure_channel,
+                    supported_protocol_bindings=["GRPC"],
+                )
+            ).create(card)
+            for streams in (False, True)
+        ]
+        try:
+            async with grpc.aio.insecure_channel(place) as channel:
+                yield Called(gateway, server, client, streaming, channel)
+        finally:
+            await client.close()
+            await streaming.close()
+            server.stop()
+            await serving
+
+
+async def test_a_blocking_send_answers_with_the_end(database_url: str) -> None:
+    async with called(database_url) as grpc_:
+        sending = asyncio.create_task(grpc_.send(message("begin", message_id="one")))
+        task_id = await only_task(grpc_.gateway)
+        await grpc_.gateway.hand.finish(task_id)
+
+        assert (await sending).status.state == pb.TASK_STATE_COMPLETED
+        got = await grpc_.client.get_task(pb.GetTaskRequest(id=task_id))
+        assert got == await grpc_.gateway.task(task_id)
+
+
+async def test_streams_answers_and_subscriptions_fold_to_the_task(database_url: str) -> None:
+    async with called(database_url) as grpc_:
+        hand = grpc_.gateway.hand
+        sending: Any = grpc_.streaming.send_message(pb.SendMessageRequest(message=message()))
+        items = [await anext(sending)]
+        task_id = TaskId(items[0].task.id)
+        subscription = grpc_.subscribe(task_id, **EXTENDED)
+        followed = [await anext(subscription)]
+        await hand.chunk(task_id, "a", "b", append=False)
+        await hand.ask(task_id, "sure?")
+        items += await rest_of(sending)
+        assert state_of(items[-1]) == "INPUT_REQUIRED"
+        await grpc_.send(message("yes", task_id=task_id), immediately=True)
+        await hand.finish(task_id)
+        followed += await rest_of(subscription)
+
+        assert state_of(followed[-1]) == "COMPLETED"
+        task = await grpc_.gateway.task(task_id)
+        bare = [pb.StreamResponse.FromString(item.SerializeToString()) for item in followed]
+        bare[0].task.ClearField("metadata")
+        assert folded(bare) == shown(task)
+        said = [
+            MessageToDict(getattr(item, str(item.WhichOneof("payload"))).metadata)[EXTENSION_URI]
+            for item in followed
+        ]
+        assert [part["generation"] for part in said] == [*range(1, len(said) + 1)]
+
+
+async def test_cancel_and_errors_are_those_of_the_other_bindings(sqlite_url: str) -> None:
+    async with called(sqlite_url) as grpc_:
+        task = await grpc_.send(message(), immediately=True)
+        canceled = await grpc_.client.cancel_task(pb.CancelTaskRequest(id=task.id))
+        assert canceled.status.state == pb.TASK_STATE_CANCELED
+        with pytest.raises(a2a.TaskNotFoundError):
+            await grpc_.client.get_task(pb.GetTaskRequest(id="no-such-task"))
+        with pytest.raises(a2a.UnsupportedOperationError, match="has ended"):
+            await anext(grpc_.subscribe(task.id))
+        with pytest.raises(a2a.InvalidParamsError) as refused:
+            await grpc_.send(pb.Message(message_id="m", parts=[pb.Part(text="x")]))
+        assert refused.value.data == {
+            "errors": [
+                {"field": "message.role", "message": "must be ROLE_USER in what a caller sends"}
+            ]
+        }
+        with pytest.raises(a2a.InvalidParamsError, match=r"^tenant: .*…$"):
+            await grpc_.client.get_task(pb.GetTaskRequest(id="t", tenant="é/" * 100_000))
+        other = pb.GetTaskRequest(id=task.id, tenant="acme")
+        with pytest.raises(a2a.TaskNotFoundError):
+            await grpc_.client.get_task(other)
+
+
+@pytest.mark.parametrize("version", [None, "0.3", "1.1"])
+async def test_case_133_grpc_checks_the_version(sqlite_url: str, version: str | None) -> None:
+    async with called(sqlite_url) as grpc_:
+        metadata = () if version is None else (("a2a-version", version),)
+        get = grpc_.stub.GetTask(pb.GetTaskRequest(id="t"), metadata=metadata)
+        follow = grpc_.stub.SubscribeToTask(pb.SubscribeToTaskRequest(id="t"), metadata=metadata)
+        for answer in (get, follow.read()):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await answer
+            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert _info(refused.value).reason == "VERSION_NOT_SUPPORTED"
+
+
+async def test_details_travel_in_trailing_metadata(sqlite_url: str) -> None:
+    async with called(sqlite_url) as grpc_:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await grpc_.stub.GetTask(pb.GetTaskRequest(id="nobody"), metadata=SPOKEN)
+        info = _info(refused.value)
+
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        assert (info.domain, dict(info.metadata)) == ("a2a-protocol.org", {"taskId": "nobody"})
+
+
+async def test_what_does_not_parse_is_refused_in_the_protocols_words(sqlite_url: str) -> None:
+    async with called(sqlite_url, max_body=64 * 1024) as grpc_:
+        for method in ("GetTask", "SendMessage"):
+            call = grpc_.channel.unary_unary(f"/lf.a2a.v1.A2AService/{method}")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(b"\xff\xff\xff", metadata=SPOKEN)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert _info(refused.value).reason == "INVALID_REQUEST"
+        with pytest.raises(A2AClientError, match="RESOURCE_EXHAUSTED"):
+            await grpc_.send(message("x" * 65 * 1024))
+        assert await count_tasks(grpc_.gateway) == 0
+
+
+async def test_a_key_in_metadata_makes_a_repeat_harmless(sqlite_url: str) -> None:
+    async with called(sqlite_url) as grpc_:
+        said = {"Idempotency-Key": str(uuid.uuid4())}
+        tasks = [
+            await grpc_.send(message(message_id=name), immediately=True, service_parameters=said)
+            for name in ("msg-1", "msg-2")
+        ]
+
+        assert tasks[0].id == tasks[1].id
+
+
+async def test_a_deadline_gets_the_task_as_it_is(sqlite_url: str) -> None:
+    async with called(sqlite_url) as grpc_:
+        task = await grpc_.send(message(), timeout=2.0)
+
+        assert task.status.state == pb.TASK_STATE_SUBMITTED
+
+
+async def test_case_026_a_call_that_is_cut_leaves_nothing_behind(sqlite_url: str) -> None:
+    async with called(sqlite_url) as grpc_:
+        stream = grpc_.stub.SendStreamingMessage(
+            pb.SendMessageRequest(message=message()), metadata=SPOKEN
+        )
+        task_id = TaskId((await stream.read()).task.id)
+        stream.cancel()
+        board: Any = grpc_.gateway.database._board  # type: ignore[attr-defined]
+        async with asyncio.timeout(5):
+            while not board.is_empty:
+                await asyncio.sleep(0.01)
+        await grpc_.gateway.hand.finish(task_id)
+
+        assert (await grpc_.gateway.task(task_id)).status.state == pb.TASK_STATE_COMPLETED
+
+
+async def test_case_127_a_stop_ends_streams_and_says_that_this_was_not_all(
+    sqlite_url: str,
+) -> None:
+    async with called(sqlite_url) as grpc_:
+        task = await grpc_.send(message(), immediately=True)
+        stream = grpc_.subscribe(task.id)
+        await anext(stream)
+        sending = asyncio.create_task(grpc_.send(message("yes", message_id="other")))
+        async with asyncio.timeout(5):
+            while await count_tasks(grpc_.gateway) < 2:
+                await asyncio.sleep(0.005)
+        grpc_.server.stop()
+        async with asyncio.timeout(1):
+            with pytest.raises(A2AClientError, match=r"UNAVAILABLE.*stopping"):
+                await anext(stream)
+            assert (await sending).status.state == pb.TASK_STATE_SUBMITTED
+
+
+async def test_a_taken_port_and_a_missing_certificate_are_errors_of_the_configuration(
+    sqlite_url: str,
+) -> None:
+    async with called(sqlite_url) as grpc_:
+        with pytest.raises(ConfigError, match="cannot listen for gRPC"):
+            GrpcServer(grpc_.gateway.handler, host="127.0.0.1", port=grpc_.server.port)
+        with pytest.raises(ConfigError, match=r"cannot read .*none\.pem"):
+            GrpcServer(
+                grpc_.gateway.handler,
+                host="127.0.0.1",
+                port=0,
+                tls=TlsFiles(cert="none.pem", key="none.pem"),
+            )
+
+
+def _info(error: Any) -> Any:
+    status = status_from_call(error)
+    assert status is not None
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    return info
