@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import ipaddress
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
-from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.client.client import ClientCallContext
 from a2a.client.errors import A2AClientError
 from a2a.types import a2a_pb2 as pb
 from a2a.types import a2a_pb2_grpc
 from a2a.utils import errors as a2a
 from a2a.utils.grpc_status import status_from_call
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.json_format import MessageToDict
 from google.rpc import error_details_pb2
 
+from examples.hello.agent import agent
+from outlast import compose
+from outlast.configuration import configuration
 from outlast.gateway.cards import agent_card
 from outlast.gateway.grpc_server import GrpcServer, TlsFiles
+from outlast.gateway.server import listen
 from outlast.model.errors import ConfigError
 from outlast.model.ids import TaskId
 from outlast.wire.extension import EXTENSION_URI
@@ -267,3 +278,65 @@ def _info(error: Any) -> Any:
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
     return info
+
+
+async def test_a_process_serves_grpc_when_it_has_a_port(tmp_path: Path) -> None:
+    """With TLS, and with the place in its card that is really listened on."""
+    cert, key = certificate(tmp_path)
+    settings = configuration(
+        {"OUTLAST_GRPC_TLS_CERT": str(cert), "OUTLAST_GRPC_TLS_KEY": str(key)},
+        database=f"sqlite:///{tmp_path}/x.db",
+        host="127.0.0.1",
+        port=free_port(),
+        grpc_port=0,
+    )
+    async with compose.open_stores(settings) as stores, httpx.AsyncClient() as http:
+        role = compose.gateway_role(agent, stores, settings, "epoch")
+        running = asyncio.ensure_future(role.run())
+        url = f"http://127.0.0.1:{settings.port}"
+        card = await A2ACardResolver(http, url).get_agent_card()
+        (place,) = [i.url for i in card.supported_interfaces if i.protocol_binding == "GRPC"]
+        trusted = grpc.ssl_channel_credentials(cert.read_bytes())
+        async with grpc.aio.secure_channel(place, trusted) as channel:
+            stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.GetTask(pb.GetTaskRequest(id="nobody"), metadata=SPOKEN)
+        role.stop()
+        await running
+
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_a_certificate_without_its_key_is_refused() -> None:
+    with pytest.raises(ConfigError, match="go together"):
+        configuration({"OUTLAST_GRPC_TLS_CERT": "cert.pem"})
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "outlast test")])
+    now = datetime.datetime.now(datetime.UTC)
+    local = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(local, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "cert.pem", folder / "key.pem"
+    paths[0].write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return paths
+
+
+def free_port() -> int:
+    with listen("127.0.0.1", 0) as listener:
+        return int(listener.getsockname()[1])
