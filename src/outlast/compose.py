@@ -262,7 +262,11 @@ def gateway_role(
     problems = list if worker is None else worker.problems
     grpc = None
     if configuration.grpc_port is not None:
-        grpc = _grpc_server(handler, configuration, configuration.grpc_port)
+        try:
+            grpc = _grpc_server(handler, configuration, configuration.grpc_port)
+        except ConfigError:
+            listener.close()
+            raise
         place = f"[{host}]" if ":" in host else host
         config = replace(config, grpc_url=configuration.grpc_url or f"{place}:{grpc.port}")
     app = create_app(handler, agent_card(agent, config), problems=problems, unready=unready)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
+import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -340,3 +342,17 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 def free_port() -> int:
     with listen("127.0.0.1", 0) as listener:
         return int(listener.getsockname()[1])
+
+
+def test_a_process_starts_where_grpc_is_not_installed() -> None:
+    code = "import sys; sys.modules['grpc'] = None; import outlast.cli"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_without_the_extra_a_grpc_port_is_an_error_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "outlast.gateway.grpc_server", None)
+    settings = configuration({}, database=f"sqlite:///{tmp_path}/x.db", port=0, grpc_port=0)
+    with pytest.raises(ConfigError, match=r"pip install 'outlast\[grpc\]'"):
+        await compose.answer_calls(agent, settings)
