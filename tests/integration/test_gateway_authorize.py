@@ -111,7 +111,7 @@ async def test_a_body_that_is_too_deep_or_no_json_is_refused(sqlite_url: str) ->
             reply = await gateway.http.post(
                 f"{gateway.url}/tasks/{task_id}:authorize",
                 content=text,
-                headers={"A2A-Version": "1.0"},
+                headers={"A2A-Version": "1.0", "Content-Type": "application/json"},
             )
             assert reply.status_code == 400, reply.text
         assert (await gateway.task(task_id)).status.state == pb.TASK_STATE_AUTH_REQUIRED

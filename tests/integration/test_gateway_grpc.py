@@ -34,6 +34,7 @@ from examples.hello.agent import agent
 from outlast import compose
 from outlast.configuration import configuration
 from outlast.gateway.cards import agent_card
+from outlast.gateway.config import Extension
 from outlast.gateway.grpc_server import GrpcServer, TlsFiles
 from outlast.gateway.server import listen
 from outlast.model.errors import ConfigError
@@ -118,6 +119,19 @@ async def test_a_blocking_send_answers_with_the_end(database_url: str) -> None:
         assert (await sending).status.state == pb.TASK_STATE_COMPLETED
         got = await grpc_.client.get_task(pb.GetTaskRequest(id=task_id))
         assert got == await grpc_.gateway.task(task_id)
+
+
+async def test_a_required_extension_must_be_activated(sqlite_url: str) -> None:
+    geo = Extension(uri="https://example.com/geo", required=True)
+    async with called(sqlite_url, extensions=(geo,)) as grpc_:
+        for said, refused in (((), True), ((("a2a-extensions", geo.uri),), False)):
+            call = grpc_.stub.ListTasks(pb.ListTasksRequest(), metadata=(*SPOKEN, *said))
+            if refused:
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    await call
+                assert _info(error.value).reason == "EXTENSION_SUPPORT_REQUIRED"
+            else:
+                assert (await call).total_size == 0
 
 
 async def test_streams_answers_and_subscriptions_fold_to_the_task(database_url: str) -> None:

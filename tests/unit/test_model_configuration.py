@@ -15,6 +15,7 @@ BAD: dict[str, list[str]] = {
     "database_timeout": ["0", "-1", "soon"],
     "open_to_all": ["perhaps"],
     "port": ["-1", "65536", "http"],
+    "grpc_port": ["-1", "65536", "h2"],
     "concurrency": ["0", "all"],
     "beat": ["0", "-1", "fast"],
     "lease": ["0", "2.9", "long"],
@@ -30,7 +31,7 @@ BAD: dict[str, list[str]] = {
     "log_level": ["loud", "INFO"],
     "log_style": ["pretty"],
 }
-ANY_TEXT = {"database", "host", "url"}
+ANY_TEXT = {"database", "grpc_tls_cert", "grpc_tls_key", "grpc_url", "host", "url"}
 """Settings that take any text here; what is wrong with it shows when it is used."""
 
 

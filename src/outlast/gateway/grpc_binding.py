@@ -27,6 +27,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from outlast.gateway.context import CREDENTIALS, check_spoken
 from outlast.gateway.handler import OutlastRequestHandler
+from outlast.gateway.refusals import check_extensions
 from outlast.wire.extension import EXTENSION_URI
 
 T = TypeVar("T")
@@ -53,8 +54,12 @@ class GrpcContexts(GrpcServerCallContextBuilder):
     credentials, and `left`, which returns shortly before the caller's own deadline, so that a
     blocking send answers with the task instead of an error that names none."""
 
+    def __init__(self, required: frozenset[str] = frozenset()) -> None:
+        """Contexts of calls that have activated the `required` extensions."""
+        self._required = required
+
     def build(self, context: Any) -> ServerCallContext:
-        """The context of a call. Raises VersionNotSupportedError."""
+        """The context of a call. Raises VersionNotSupportedError, ExtensionSupportRequiredError."""
         metadata = metadata_of(context)
         check_spoken(metadata.get(VERSION_HEADER.lower(), ""))
         call = ServerCallContext(
@@ -62,6 +67,7 @@ class GrpcContexts(GrpcServerCallContextBuilder):
                 [metadata.get(HTTP_EXTENSION_HEADER.lower(), "")]
             )
         )
+        check_extensions(call.requested_extensions, self._required)
         call.state["headers"] = {
             name: value for name, value in metadata.items() if name not in CREDENTIALS
         } | {VERSION_HEADER.lower(): PROTOCOL_VERSION_1_0}
@@ -75,7 +81,7 @@ class GrpcBinding(GrpcHandler):
     open what a cancelled stream was made of."""
 
     def __init__(self, handler: OutlastRequestHandler) -> None:
-        super().__init__(handler, GrpcContexts())
+        super().__init__(handler, GrpcContexts(handler.config.required_extensions))
         self._handler = handler
 
     async def _handle_unary(
