@@ -18,7 +18,8 @@ from tests.contract.stores import Store, database_at
 _EMPTY = (
     "set lock_timeout = '2s'; delete from tasks; delete from task_events; delete from task_runs;"
     " delete from task_ledger; delete from task_folds; delete from webhooks;"
-    " delete from send_keys; delete from workers; delete from versions; delete from tombstones;"
+    " delete from send_keys; delete from api_keys; delete from audit;"
+    " delete from workers; delete from versions; delete from tombstones;"
     " update store set clock_offset = 0, swept_at = null,"
     " schema_version = %(schema_version)s, readable_from = %(readable_from)s"
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ from outlast.model.lease import Death, Lease
 from outlast.model.ledger import Intent, LedgerKind, LedgerWrite
 from outlast.model.pause import Ask, DueBy, OnDeadline
 from outlast.model.task import Scope, State, Task
+from outlast.store.access import Access
 from outlast.store.admin import Admin
 from outlast.store.beats import Beats
 from outlast.store.database import Database, Query, Rows, Script, Statement
@@ -57,6 +59,8 @@ from outlast.store.log import Log
 from outlast.store.postgres import PostgresDatabase
 from outlast.store.protocols import (
     AnswerTo,
+    AuditEntry,
+    NewKey,
     NewTask,
     NewWorker,
     Sent,
@@ -76,6 +80,8 @@ DAY = 24 * HOUR
 TABLES = (
     "store",
     "tasks",
+    "api_keys",
+    "audit",
     "task_events",
     "task_runs",
     "task_ledger",
@@ -249,6 +255,7 @@ class Store:
         self.sweeping = Sweeping(self.database, self.settings)
         self.admin = Admin(self.database)
         self.inspect = Inspect(self.database)
+        self.access = Access(self.database)
 
     @property
     def is_sqlite(self) -> bool:
@@ -564,6 +571,26 @@ def answer_to(paused: Paused, text: str = "yes", **changes: Any) -> AnswerTo:
         "digest": f"digest of {text}",
     }
     return AnswerTo(**(values | changes))
+
+
+def new_key(name: str = "ci", **changes: Any) -> NewKey:
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    values: dict[str, Any] = {
+        "key_id": digest[:12],
+        "agent": "agent",
+        "digest": digest,
+        "name": name,
+        "owner": "ann",
+        "tenant": "acme",
+        "scopes": ("run",),
+        "lasts": None,
+    }
+    return NewKey(**(values | changes))
+
+
+def entry(audit_id: str = "1", **changes: Any) -> AuditEntry:
+    values: dict[str, Any] = {"agent": "agent", "kind": "refused", "source": "192.0.2.1"}
+    return AuditEntry(audit_id=audit_id, **(values | changes))
 
 
 def scope_with(**changes: str) -> Scope:

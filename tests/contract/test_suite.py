@@ -22,6 +22,7 @@ from outlast.model.ids import Fence, LedgerId, Millis, Seq, TaskId, WorkerId, Wr
 from outlast.model.lease import Death
 from outlast.model.ledger import LedgerKind
 from outlast.store import protocols
+from outlast.store.access import Access
 from outlast.store.admin import Admin
 from outlast.store.beats import Beats
 from outlast.store.inspect import Inspect
@@ -29,7 +30,16 @@ from outlast.store.log import Log
 from outlast.store.sweeping import Sweeping
 from outlast.store.tasks import Tasks
 from outlast.store.work import Work
-from tests.contract.stores import SCOPE, Paused, Store, answer_to, new_task, new_worker
+from tests.contract.stores import (
+    SCOPE,
+    Paused,
+    Store,
+    answer_to,
+    entry,
+    new_key,
+    new_task,
+    new_worker,
+)
 
 IMPLEMENTATIONS: dict[type, type] = {
     protocols.TaskStore: Tasks,
@@ -39,6 +49,7 @@ IMPLEMENTATIONS: dict[type, type] = {
     protocols.SweepStore: Sweeping,
     protocols.AdminStore: Admin,
     protocols.InspectStore: Inspect,
+    protocols.AccessStore: Access,
 }
 FILES = {
     "TaskStore": "test_task_store",
@@ -48,6 +59,7 @@ FILES = {
     "SweepStore": "test_sweep_store",
     "AdminStore": "test_admin_store",
     "InspectStore": "test_inspect_store",
+    "AccessStore": "test_access_store",
 }
 OWN_FILES = {"commit": "test_commit"}
 
@@ -200,6 +212,12 @@ async def _call(store: Store, verb: str) -> object:
         "in_flight": lambda: store.inspect.in_flight("agent"),
         "workers": lambda: store.inspect.workers(),
         "effects": lambda: store.inspect.effects(),
+        "create_key": lambda: store.access.create_key(new_key(), source="here"),
+        "valid_key": lambda: store.access.valid_key("agent", "digest"),
+        "keys": lambda: store.access.keys("agent"),
+        "revoke_key": lambda: store.access.revoke_key("agent", "key", source="here"),
+        "note": lambda: store.access.note(entry()),
+        "audit": lambda: store.access.audit("agent"),
         "broken_laws": lambda: store.inspect.broken_laws(),
     }
     return await calls[verb]()

@@ -16,6 +16,7 @@ from outlast.model.errors import (
     KeyReused,
     TaskNotCancelable,
     TaskNotFound,
+    TooMany,
     UnsupportedOperation,
 )
 from outlast.model.ids import ContextId, LedgerId, Millis, Seq, TaskId, new_task_id
@@ -152,6 +153,28 @@ class TestCreate:
         task = await store.task(task_id)
         assert (task.state, task.status) == (State.SUBMITTED, {"state": "submitted"})
         assert [lease.task_id for lease in await store.claim()] == [task_id]
+
+    async def test_stops_at_the_limit_of_open_tasks(self, store: Store) -> None:
+        """While the scope has `max_open` unfinished tasks, however many creates run at once,
+        nothing is written: TooMany."""
+        others = [await store.another() for _ in range(3)]
+        sends = [new_task(max_open=3) for _ in range(8)]
+        results = await asyncio.gather(
+            *(others[n % 3].tasks.create(new) for n, new in enumerate(sends)),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results].count(Sent) == 3
+        assert [type(result) for result in results].count(TooMany) == 5
+        begun = next(
+            new for new, result in zip(sends, results, strict=True) if isinstance(result, Sent)
+        )
+        async with store.unchanged():
+            assert (await store.tasks.create(begun)).is_repeat
+            with pytest.raises(TooMany):
+                await store.tasks.create(new_task(max_open=3))
+        await store.tasks.create(new_task(max_open=3, scope=scope_with(owner="bob")))
+        await store.tasks.cancel(SCOPE, begun.task_id)
+        await store.tasks.create(new_task(max_open=3))
 
     async def test_under_a_known_key_returns_the_first(self, store: Store) -> None:
         """A send under a known key writes nothing and returns what the first one got."""

@@ -300,6 +300,14 @@ DUMMIES: dict[str, Any] = {
     "ends": False,
     "pauses": False,
     "stopped_by_mark": False,
+    "key_id": "0123456789ab",
+    "audit_id": "1",
+    "name": "ci",
+    "scopes": "[]",
+    "lasts": 7,
+    "subject": "ann",
+    "source": "192.0.2.1",
+    "detail": "x",
 }
 _NUMBERS = """
     n seq fence write_no visit attempt priority max_age events failures beat beat_ms lease_ms by
@@ -313,6 +321,8 @@ _OPTIONAL = """
 """
 NULLABLE = {
     "task_id": {"send_keys_claim"},
+    "tenant": {"api_keys_create"},
+    "lasts": {"api_keys_create"},
     "reply": {"send_keys_claim"},
     "write_no": {"task_events_append", "task_runs_end"},
     "request": {"task_ledger_intend"},

@@ -8,8 +8,11 @@
         │   ├── TaskNotFound        no such task for this caller, or it expired
         │   ├── TaskNotCancelable   it has already ended otherwise
         │   ├── UnsupportedOperation  the task's state does not take this
-        │   └── InvalidParams       a field is wrong; says which, and what would be right
-        │       └── KeyReused       other content under an idempotency key in use
+        │   ├── InvalidParams       a field is wrong; says which, and what would be right
+        │   │   └── KeyReused       other content under an idempotency key in use
+        │   ├── TooMany             a limit of this caller is reached; says when to come again
+        │   ├── Unauthenticated     no credential, or one that is not valid
+        │   └── Forbidden           the credential is valid and does not allow this
         ├── AuthorError             the author broke a rule; names the rule and the fix
         ├── ConfigError             the operator must change the configuration
         │   └── SchemaMismatch      this binary and the store's schema do not fit
@@ -76,6 +79,32 @@ class InvalidParams(CallerError):
 
 class KeyReused(InvalidParams):
     """A request under an idempotency key that already stands for other content."""
+
+
+class TooMany(CallerError):
+    """The caller has reached a limit of its own; `retry_after` says in how many seconds a repeat
+    may go through."""
+
+    def __init__(self, text: str, *, retry_after: float) -> None:
+        self.retry_after = retry_after
+        super().__init__(text)
+
+
+class Unauthenticated(CallerError):
+    """Nobody knows the caller: a credential is missing, or is not valid. The text says what is
+    wrong with it and never repeats it. `is_missing`: there was none at all."""
+
+    def __init__(self, text: str, *, is_missing: bool = False) -> None:
+        self.is_missing = is_missing
+        super().__init__(text)
+
+
+class Forbidden(CallerError):
+    """The caller is known and may not do this. `scope` is what its credential would need."""
+
+    def __init__(self, text: str, *, scope: str | None = None) -> None:
+        self.scope = scope
+        super().__init__(text)
 
 
 class AuthorError(OutlastError):

@@ -32,7 +32,8 @@ from outlast.model.task import Scope, State, Task
 
 @dataclass(frozen=True, kw_only=True)
 class NewTask:
-    """What a gateway knows of a task to create. `digest` covers the message's content."""
+    """What a gateway knows of a task to create. `digest` covers the message's content; `max_open`
+    bounds the unfinished tasks of its owner, None does not."""
 
     task_id: TaskId
     scope: Scope
@@ -47,6 +48,7 @@ class NewTask:
     send_key: str
     digest: str
     priority: int = 0
+    max_open: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,9 @@ class TaskStore(Protocol):
         """Create the task, its event 1 (kind TASK) and the send key in one transaction.
 
         The task is SUBMITTED and claimable at once. A send under a known key writes nothing and
-        returns what the first one got. The same key with another digest raises KeyReused.
+        returns what the first one got. The same key with another digest raises KeyReused. While
+        the scope has `max_open` unfinished tasks, however many creates run at once, nothing is
+        written: TooMany.
         """
         ...
 
@@ -526,6 +530,85 @@ class AdminStore(Protocol):
         False: there was nothing of that call to resolve.
         """
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewKey:
+    """An API key to keep. `digest` is the SHA-256 of its text, in hex: the text itself never gets
+    here. `lasts` is how long it is good for; None: until it is revoked."""
+
+    key_id: str
+    agent: str
+    digest: str
+    name: str
+    owner: str
+    tenant: str | None
+    scopes: tuple[str, ...]
+    lasts: Millis | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiKey:
+    """An API key as the store knows it."""
+
+    key_id: str
+    name: str
+    owner: str
+    tenant: str | None
+    scopes: tuple[str, ...]
+    created_at: Millis
+    expires_at: Millis | None
+    revoked_at: Millis | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditEntry:
+    """Something that happened at the door. `source` is where it came from: an address, or who ran
+    the command. No field may hold a secret. `audit_id` makes a repeat one entry."""
+
+    audit_id: str
+    agent: str
+    kind: str
+    subject: str = ""
+    tenant: str = ""
+    source: str = ""
+    detail: str = ""
+
+
+class AccessStore(Protocol):
+    """Who may call an agent, and what happened at its door."""
+
+    async def create_key(self, key: NewKey, *, source: str) -> ApiKey:
+        """Keep the key, with an audit entry in the same transaction. One that is kept already is
+        returned as it is."""
+        ...
+
+    async def valid_key(self, agent: str, digest: str) -> ApiKey | None:
+        """The agent's key of this hash; None for one that is unknown, has expired by the store's
+        clock, or is revoked."""
+        ...
+
+    async def keys(self, agent: str) -> Sequence[ApiKey]:
+        """Every key of the agent, the newest first, also those that are no longer valid."""
+        ...
+
+    async def revoke_key(self, agent: str, key_id: str, *, source: str) -> bool:
+        """Revoke the key, with an audit entry in the same transaction. False: the agent has no
+        such key that is not revoked yet, and nothing was written."""
+        ...
+
+    async def note(self, entry: AuditEntry) -> None:
+        """Write the entry, once however often it is repeated. Some of those that are older than
+        `AUDIT_KEPT` are forgotten."""
+        ...
+
+    async def audit(self, agent: str, *, limit: int = 100) -> Sequence[Mapping[str, Any]]:
+        """The agent's latest entries with their times, the newest first."""
+        ...
+
+
+AUDIT_KEPT = Millis(90 * 86_400_000)
+"""How long an audit entry is kept at least."""
 
 
 class InspectStore(Protocol):

@@ -11,6 +11,7 @@ from outlast.model.errors import (
     KeyReused,
     TaskNotCancelable,
     TaskNotFound,
+    TooMany,
     UnsupportedOperation,
 )
 from outlast.model.ids import Millis, Seq, TaskId
@@ -35,6 +36,7 @@ from outlast.store.rows import event_of, task_of
 T = TypeVar("T")
 
 _PAGE = 1000
+_RETRY_OPEN_S = 10  # tasks last: sooner there is little to hope for
 _BEFORE_ALL = Place(status_at=Millis(1 << 62), task_id=TaskId(""))
 
 
@@ -53,6 +55,7 @@ class Tasks:
             first = yield from self._claim_key(new.scope, new.send_key, new.digest, new.task_id)
             if first is not None:
                 return first
+            yield from self._check_open(new)
             event = endings.message_event(EventKind.TASK, new.message, new.caller)
             yield self._queries(
                 "tasks_create",
@@ -73,6 +76,19 @@ class Tasks:
             return Sent(task_id=new.task_id, reply=None, is_repeat=False)
 
         return await self._write(script)
+
+    def _check_open(self, new: NewTask) -> Script[None]:
+        """After the key: a repeat of what was started is answered however much is open."""
+        if new.max_open is None:
+            return
+        yield self._queries("tasks_lock_owner", **_within(new.scope))
+        rows = yield self._queries("tasks_count_open", **_within(new.scope), n=new.max_open)
+        if rows[0]["open"] >= new.max_open:
+            raise TooMany(
+                f"{new.max_open} of your tasks are unfinished, and that is the limit; finish or"
+                " cancel some",
+                retry_after=_RETRY_OPEN_S,
+            )
 
     async def reply(
         self, scope: Scope, send_key: str, digest: str, reply: Mapping[str, Any]

@@ -260,3 +260,14 @@ delete from tasks
                     where webhooks.task_id = tasks.task_id and exhausted_at is null
                       and (due_at is not null or lease_owner is not null))
 returning agent, tenant, owner;
+
+-- tasks_lock_owner: creates of one owner take turns from here to their commit; SQLite has one writer
+select 1 as locked where :agent <> '' or :tenant <> '' or :owner <> '';
+
+-- tasks_count_open: how many unfinished tasks an owner has, counted up to :n
+select count(*) as open from (
+    select 1 as one from tasks
+     where agent = :agent and tenant = :tenant and owner = :owner
+       and state in ('submitted', 'working', 'input-required', 'auth-required')
+     limit :n
+) as counted;

@@ -97,6 +97,8 @@ create index tasks_held on tasks (agent) where held_reason is not null;
 create index tasks_listed on tasks (agent, tenant, owner, status_at, task_id);
 create index tasks_in_flight on tasks (agent, workflow, version)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
+create index tasks_open on tasks (agent, tenant, owner)
+    where state in ('submitted', 'working', 'input-required', 'auth-required');
 create unique index one_unfinished_task_per_ledger on tasks (ledger_id)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
 create index tasks_of_ledger on tasks (ledger_id);
@@ -245,6 +247,36 @@ create table tombstones (
 );
 comment on table tombstones is 'Tasks that expired, so that their owners can be told.';
 create index tombstones_aged on tombstones (expired_at);
+
+create table api_keys (
+    key_id     text primary key,
+    agent      text not null,
+    digest     text not null constraint a_key_is_known_once unique,
+    name       text not null,
+    owner      text not null constraint a_key_has_an_owner check (owner <> ''),
+    tenant     text,
+    scopes     text not null,
+    created_at bigint not null,
+    expires_at bigint,
+    revoked_at bigint
+);
+comment on table api_keys is 'The credentials of callers that are programs, by the hash of their text.';
+comment on column api_keys.key_id is 'The first digits of the hash: what people call the key.';
+comment on column api_keys.tenant is 'Null: the key is of no tenant.';
+comment on column api_keys.scopes is 'A JSON array of texts.';
+
+create table audit (
+    audit_id text primary key,
+    at       bigint not null,
+    agent    text not null,
+    kind     text not null,
+    subject  text not null,
+    tenant   text not null,
+    source   text not null,
+    detail   text not null
+);
+comment on table audit is 'What happened at the door; never a secret.';
+create index audit_aged on audit (at);
 
 insert into store (epoch, schema_version, readable_from)
     values (substr(md5(random()::text || clock_timestamp()::text), 1, 12), 1, 1);

@@ -97,6 +97,8 @@ create index tasks_held on tasks (agent) where held_reason is not null;
 create index tasks_listed on tasks (agent, tenant, owner, status_at, task_id);
 create index tasks_in_flight on tasks (agent, workflow, version)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
+create index tasks_open on tasks (agent, tenant, owner)
+    where state in ('submitted', 'working', 'input-required', 'auth-required');
 create unique index one_unfinished_task_per_ledger on tasks (ledger_id)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
 create index tasks_of_ledger on tasks (ledger_id);
@@ -244,6 +246,36 @@ create table tombstones (
     expired_at integer not null
 ) strict;
 create index tombstones_aged on tombstones (expired_at);
+
+-- The credentials of callers that are programs, by the hash of their text.
+create table api_keys (
+    -- The first digits of the hash: what people call the key.
+    key_id     text primary key,
+    agent      text not null,
+    digest     text not null constraint a_key_is_known_once unique,
+    name       text not null,
+    owner      text not null constraint a_key_has_an_owner check (owner <> ''),
+    -- Null: the key is of no tenant.
+    tenant     text,
+    -- A JSON array of texts.
+    scopes     text not null,
+    created_at integer not null,
+    expires_at integer,
+    revoked_at integer
+) strict;
+
+-- What happened at the door; never a secret.
+create table audit (
+    audit_id text primary key,
+    at       integer not null,
+    agent    text not null,
+    kind     text not null,
+    subject  text not null,
+    tenant   text not null,
+    source   text not null,
+    detail   text not null
+) strict;
+create index audit_aged on audit (at);
 
 insert into store (epoch, schema_version, readable_from)
     values (lower(hex(randomblob(6))), 1, 1);

@@ -97,3 +97,9 @@ returning task_id;
 -- tasks_take_sharing: every task that names this ledger, locked in the order of all writers
 -- differs: PostgreSQL locks rows; of two that expire at once, the second must see that it is the last
 select * from tasks where ledger_id = :ledger_id order by task_id for no key update;
+
+-- tasks_lock_owner: creates of one owner take turns from here to their commit
+-- differs: here transactions write at once, and two could both count one task too few
+select 1 as locked from
+    (select pg_advisory_xact_lock(hashtextextended(:agent || '/' || :tenant || '/' || :owner, 0)))
+    as lock;
