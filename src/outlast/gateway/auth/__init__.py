@@ -1,0 +1,1 @@
+"""Who calls. Nothing here knows a binding: each hands its headers or metadata to a `Gate`."""

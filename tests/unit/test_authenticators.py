@@ -1,0 +1,127 @@
+"""Ways of knowing callers, each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from outlast.gateway.auth.api_keys import ApiKeys, digest_of, is_well_formed, new_key
+from outlast.gateway.auth.principal import AnyOf, Authenticator, Principal
+from outlast.gateway.auth.proxy import TrustedProxy
+from outlast.model.errors import ConfigError, Unauthenticated
+from outlast.model.ids import Millis
+from outlast.store.protocols import ApiKey, AuditEntry, NewKey
+
+KEY = new_key()
+
+
+class Keys:
+    """The store's side: one valid key. Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def valid_key(self, agent: str, digest: str) -> ApiKey | None:
+        self.asked += 1
+        if (agent, digest) != ("agent", digest_of(KEY)):
+            return None
+        return ApiKey(
+            key_id="1",
+            name="ci",
+            owner="ann",
+            tenant="acme",
+            scopes=("run",),
+            created_at=Millis(0),
+            expires_at=Millis(5000),
+            revoked_at=None,
+        )
+
+    async def create_key(self, key: NewKey, *, source: str) -> ApiKey:
+        raise NotImplementedError
+
+    async def keys(self, agent: str) -> Sequence[ApiKey]:
+        raise NotImplementedError
+
+    async def revoke_key(self, agent: str, key_id: str, *, source: str) -> bool:
+        raise NotImplementedError
+
+    async def note(self, entry: AuditEntry) -> None:
+        raise NotImplementedError
+
+    async def audit(self, agent: str, *, limit: int = 100) -> Sequence[Mapping[str, Any]]:
+        raise NotImplementedError
+
+
+async def refused(way: Authenticator, peer: str | None = None, **headers: str) -> Unauthenticated:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    with pytest.raises(Unauthenticated) as caught:
+        await way.authenticate(named, peer)
+    return caught.value
+
+
+@pytest.mark.parametrize("header", ["x-api-key", "authorization"])
+async def test_a_key_is_known_by_either_header(header: str) -> None:
+    keys = Keys()
+    way = ApiKeys(keys, "agent")
+    value = KEY if header == "x-api-key" else f"bearer {KEY}"
+    found = await way.authenticate({header: value}, None)
+    assert found == Principal(subject="ann", tenant="acme", scopes=("run",), expires_at=5.0)
+    assert KEY not in repr(found)
+    await way.authenticate({header: value}, None)
+    assert keys.asked == 1
+
+
+@pytest.mark.parametrize(
+    "key", ["", "outlast_", KEY[:-1], KEY + "a", KEY[:20] + "é" + KEY[21:], KEY.upper(), "secret"]
+)
+async def test_what_is_no_key_costs_no_look_into_the_store(key: str) -> None:
+    keys = Keys()
+    assert not is_well_formed(key)
+    error = await refused(ApiKeys(keys, "agent"), x_api_key=key)
+    assert keys.asked == 0
+    assert len(key) < 9 or key not in str(error)
+
+
+async def test_a_key_that_the_store_does_not_know_is_refused_and_asked_for_again() -> None:
+    keys = Keys()
+    way = ApiKeys(keys, "agent")
+    other = new_key()
+    assert not (await refused(way, x_api_key=other)).is_missing
+    await refused(way, x_api_key=other)
+    assert keys.asked == 2
+
+
+async def test_another_kind_of_bearer_is_left_to_others() -> None:
+    assert (await refused(ApiKeys(Keys(), "agent"), authorization="Bearer a.b.c")).is_missing
+
+
+async def test_a_proxy_is_believed_from_its_addresses_only() -> None:
+    way = TrustedProxy("X-Client-Name", ["10.0.0.0/8", "::1"])
+    for peer in ("10.1.2.3", "::1"):
+        assert (await way.authenticate({"x-client-name": "CN=ann"}, peer)).subject == "CN=ann"
+    for other in ("11.1.2.3", "::2", "proxy", "", None):
+        assert (await refused(way, other, x_client_name="CN=ann")).is_missing
+    assert (await refused(way, "10.1.2.3", x_client_name=" ")).is_missing
+
+
+@pytest.mark.parametrize("proxies", [[], ["proxy.example"], ["10.0.0.1/8"]])
+def test_proxies_are_addresses_or_networks(proxies: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        TrustedProxy("x-client-name", proxies)
+
+
+async def test_several_ways_stand_beside_each_other() -> None:
+    way = AnyOf((ApiKeys(Keys(), "agent"), TrustedProxy("x-client-name", ["10.0.0.1"])))
+    assert (await way.authenticate({"x-api-key": KEY}, None)).subject == "ann"
+    assert (await way.authenticate({"x-client-name": "bob"}, "10.0.0.1")).subject == "bob"
+    assert (await refused(way)).is_missing
+    # A bad credential is not excused by another one: the caller should learn of it.
+    error = await refused(way, "10.0.0.1", x_api_key="wrong", x_client_name="bob")
+    assert not error.is_missing
+
+
+def test_nobody_is_no_principal() -> None:
+    with pytest.raises(Unauthenticated):
+        Principal(subject="")
