@@ -31,6 +31,14 @@ class TestCreateKey:
         assert await store.access.create_key(new_key(), source="here") == made
         assert await kinds(store) == ["key.created"]
 
+    async def test_again_after_it_was_revoked_does_not_revive_it(self, store: Store) -> None:
+        """One that is kept already is returned as it is."""
+        new = new_key()
+        await store.access.create_key(new, source="here")
+        await store.access.revoke_key("agent", new.key_id, source="here")
+        again = await store.access.create_key(new, source="here")
+        assert again.revoked_at is not None
+
 
 class TestValidKey:
     async def test_finds_by_agent_and_hash(self, store: Store) -> None:

@@ -36,7 +36,7 @@ class Access:
             if created:
                 entry = _about(key.agent, "key.created", key.key_id, vars(key), source)
                 yield from self._noted(entry)
-            rows = yield self._queries("api_keys_valid", agent=key.agent, digest=key.digest)
+            rows = yield self._queries("api_keys_get", agent=key.agent, digest=key.digest)
             return _key_of(rows[0])
 
         return await self._database.transact(script)

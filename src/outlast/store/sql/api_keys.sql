@@ -5,6 +5,10 @@ values (:key_id, :agent, :digest, :name, :owner, :tenant, :scopes,
 on conflict (digest) do nothing
 returning key_id;
 
+-- api_keys_get: the key of this hash, valid or not
+select key_id, name, owner, tenant, scopes, created_at, expires_at, revoked_at from api_keys
+ where digest = :digest and agent = :agent;
+
 -- api_keys_valid: the key of this hash, unless it has expired or is revoked
 select key_id, name, owner, tenant, scopes, created_at, expires_at, revoked_at from api_keys
  where digest = :digest and agent = :agent and revoked_at is null
