@@ -37,6 +37,7 @@ EVENTS: Mapping[str, str] = {
     "deadlines.ended": "tasks ended because a deadline passed",
     "tasks.expired": "finished tasks were deleted because their retention is over",
     "gateway.listening": "the gateway answers requests",
+    "caller.refused": "a request came without a credential that is valid",
     "request.store_away": "a request ended because the store could not be reached",
     "request.failed": "a request met an unexpected error; the reference is in the reply",
     "checkpoint.large": "a checkpoint has grown past the size from which it is warned of",

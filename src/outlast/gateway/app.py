@@ -15,6 +15,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from outlast.gateway.auth.middleware import Authentication
+from outlast.gateway.auth.principal import Authenticator
 from outlast.gateway.bindings import JsonRpcBinding, RestBinding
 from outlast.gateway.body import BodyLimit
 from outlast.gateway.context import requested_extensions
@@ -36,8 +38,12 @@ def create_app(
     *,
     problems: Problems = tuple,
     unready: Unready | None = None,
+    authenticator: Authenticator | None = None,
 ) -> Starlette:
     """Both bindings, the card, `/healthz` and `/readyz`.
+
+    With an authenticator, the last three stay public, and all else is for callers that it knows;
+    the handler then wants `with_principal`.
 
     The application does not notice by itself that its server stops: `handler.close()` ends what
     waits, and `GatewayServer` calls it.
@@ -52,6 +58,7 @@ def create_app(
             *RestBinding(handler).routes(),
         ],
         middleware=[
+            *([Middleware(Authentication, authenticator=authenticator)] if authenticator else []),
             Middleware(BodyLimit, limit=handler.config.max_body),
             Middleware(
                 NamesExtensions,

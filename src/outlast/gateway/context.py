@@ -13,6 +13,7 @@ from a2a.utils.errors import VersionNotSupportedError
 from starlette.requests import Request
 from starlette.types import Receive
 
+from outlast.gateway.auth.middleware import PRINCIPAL
 from outlast.gateway.refusals import check_extensions
 
 # The second is what clients of the draft before 1.0 send.
@@ -24,8 +25,9 @@ _SPOKEN = re.compile(r"1\.0(\.\d+)?")  # a patch number is never considered (§3
 
 
 class CallContexts(DefaultServerCallContextBuilder):
-    """Builds call contexts. Their state holds `headers` without credentials, and `left`, which
-    returns when the caller has left."""
+    """Builds call contexts. Their state holds `headers` without credentials, the caller's
+    `principal` where callers are authenticated, and `left`, which returns when the caller has
+    left."""
 
     def __init__(self, required: frozenset[str] = frozenset()) -> None:
         """Contexts of calls that have activated the `required` extensions."""
@@ -38,6 +40,7 @@ class CallContexts(DefaultServerCallContextBuilder):
         context.state["headers"] = {
             name: value for name, value in request.headers.items() if name not in CREDENTIALS
         } | {VERSION_HEADER.lower(): PROTOCOL_VERSION_1_0}
+        context.state["principal"] = request.scope.get(PRINCIPAL)
         context.state["left"] = partial(until_left, request.receive)
         context.requested_extensions = requested_extensions(request)
         check_extensions(context.requested_extensions, self._required)

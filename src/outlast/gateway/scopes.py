@@ -8,14 +8,16 @@ from typing import Protocol
 
 from a2a.server.context import ServerCallContext
 
-from outlast.model.errors import InvalidParams
+from outlast.gateway.auth.principal import Principal
+from outlast.model.errors import InvalidParams, Unauthenticated
 from outlast.model.task import Caller, Scope
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
     """The scope that every read and write of a request is bound to, and what the author may know
-    of the caller. Its streams end at `expires_at`, in seconds of Unix time."""
+    of the caller. expires_at: when its credential does and its streams end, in seconds since the
+    Unix epoch."""
 
     scope: Scope
     caller: Caller
@@ -43,6 +45,35 @@ def without_authentication(agent: str) -> ResolveIdentity:
         )
 
     return resolve
+
+
+def with_principal(agent: str, *, tenant_from_request: bool = False) -> ResolveIdentity:
+    """Owner and tenant are the credential's. One without a tenant may name its tenant in the
+    request only where `tenant_from_request` says so."""
+
+    def resolve(context: ServerCallContext, tenant: str) -> Identity:
+        principal: Principal | None = context.state.get("principal")
+        if principal is None:
+            # A route that a binding left out of authentication must not fall back to nobody.
+            raise Unauthenticated("nobody has authenticated this call", is_missing=True)
+        if principal.tenant is None:
+            if tenant and not tenant_from_request:
+                raise _foreign(tenant)
+        elif tenant not in ("", principal.tenant):
+            raise _foreign(tenant)
+        own = tenant if principal.tenant is None else principal.tenant
+        return Identity(
+            scope=Scope(agent=agent, tenant=own, owner=principal.subject),
+            caller=principal.caller_in(own),
+            expires_at=principal.expires_at,
+        )
+
+    return resolve
+
+
+def _foreign(tenant: str) -> InvalidParams:
+    """The same words whether such a tenant exists or not."""
+    return InvalidParams(f"your credential is not of the tenant {tenant!r}", path="tenant")
 
 
 def tenant_of(context: ServerCallContext, params: Addressed) -> str:
