@@ -1,5 +1,6 @@
 """Outlast: a durable runtime for A2A agents. What an author imports."""
 
+from outlast.client import Client
 from outlast.model.content import Artifact, Data, File, Message, Text
 from outlast.model.errors import (
     AuthorError,
@@ -27,6 +28,7 @@ __all__ = [
     "Artifact",
     "AuthorError",
     "Caller",
+    "Client",
     "Context",
     "Data",
     "DeadlinePassed",

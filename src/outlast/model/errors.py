@@ -16,7 +16,15 @@
         ├── AuthorError             the author broke a rule; names the rule and the fix
         ├── ConfigError             the operator must change the configuration
         │   └── SchemaMismatch      this binary and the store's schema do not fit
-        └── StoreUnavailable        the database did not answer in time; try again
+        ├── StoreUnavailable        the database did not answer in time; try again
+        └── CallFailed              what a Client meets when it calls an agent
+            ├── Unreachable         the agent did not answer for as long as the client is patient
+            ├── Uncertain           the message may have been taken, or not
+            ├── Refused             the agent, or what stands before it, says no
+            └── NotCompleted        the task has ended, but not well
+                ├── TaskFailed      it failed
+                ├── TaskCanceled    it was canceled
+                └── TaskRejected    the agent did not take it on
 
     What an author raises (and what the runtime raises into author's code):
 
@@ -138,6 +146,55 @@ class StoreUnavailable(OutlastError):
     def __init__(self, text: str, *, happened: bool | None = None) -> None:
         self.happened = happened
         super().__init__(text)
+
+
+class CallFailed(OutlastError):
+    """A call of an agent, made by a Client, did not bring what it asked for."""
+
+
+class Unreachable(CallFailed):
+    """The agent did not answer for as long as the client is patient. Its tasks go on."""
+
+
+class Uncertain(CallFailed):
+    """The connection was lost while a message was under way, to an agent that does not recognise
+    a repeat: the message may have been taken, or not. It is sent again only by you."""
+
+
+class Refused(CallFailed):
+    """The agent, or what stands before it, says no, in a way that has no error of its own here:
+    credentials, versions, content types."""
+
+
+class NotCompleted(CallFailed):
+    """The task has ended, but is not COMPLETED."""
+
+    def __init__(self, task_id: str, text: str) -> None:
+        self.task_id = task_id
+        self.text = text
+        super().__init__(
+            f"task {task_id} {self._ended}: {text}" if text else f"task {task_id} {self._ended}"
+        )
+
+    _ended = "has not completed"
+
+
+class TaskFailed(NotCompleted):
+    """The task has failed; `text` is what the agent said."""
+
+    _ended = "has failed"
+
+
+class TaskCanceled(NotCompleted):
+    """The task was canceled."""
+
+    _ended = "was canceled"
+
+
+class TaskRejected(NotCompleted):
+    """The agent did not take the task on; `text` is what it said."""
+
+    _ended = "was rejected"
 
 
 class Failed(OutlastError):

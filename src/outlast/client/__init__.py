@@ -1,0 +1,27 @@
+"""The client's side of A2A: send once, follow over any failure, answer what was asked."""
+
+from outlast.client.calls import Patience
+from outlast.client.client import Client
+from outlast.client.snapshot import (
+    ArtifactChanged,
+    Event,
+    Opened,
+    Question,
+    Reset,
+    Sent,
+    Snapshot,
+    StatusChanged,
+)
+
+__all__ = [
+    "ArtifactChanged",
+    "Client",
+    "Event",
+    "Opened",
+    "Patience",
+    "Question",
+    "Reset",
+    "Sent",
+    "Snapshot",
+    "StatusChanged",
+]

@@ -1,0 +1,101 @@
+"""What went wrong with a call, and whether it may be sent again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from time import time
+
+import httpx
+from a2a.utils import errors as a2a
+
+from outlast.model.errors import (
+    InvalidParams,
+    OutlastError,
+    Refused,
+    TaskNotCancelable,
+    TaskNotFound,
+    Unreachable,
+    UnsupportedOperation,
+)
+
+_NOT_TAKEN = frozenset({429, 503})
+_AWAY = frozenset({502, 503, 504, 429})
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A call that brought no answer.
+
+    is_passing: the same call may succeed later. was_sent: the agent may have done what it asks.
+    after_s: how long the other side wants to be left alone.
+    """
+
+    is_passing: bool
+    was_sent: bool = True
+    after_s: float | None = None
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception of the SDK's client says of the call.
+
+    What the protocol refuses is for good: a repeat would be refused too.
+    """
+    cause = error.__cause__
+    if isinstance(cause, httpx.HTTPStatusError):
+        status = cause.response.status_code
+        if status in _AWAY:
+            return Failure(
+                is_passing=True, was_sent=status not in _NOT_TAKEN, after_s=_after(cause.response)
+            )
+    if isinstance(error, a2a.InternalError):
+        return Failure(is_passing=(error.data or {}).get("retryable") == "true")
+    for candidate in (error, cause):
+        if isinstance(candidate, _NEVER_SENT):
+            return Failure(is_passing=True, was_sent=False)
+        if isinstance(candidate, httpx.TransportError):
+            return Failure(is_passing=not isinstance(candidate, httpx.UnsupportedProtocol))
+    return Failure(is_passing=_grpc_code(cause) == "UNAVAILABLE")
+
+
+def translated(error: Exception, task_id: str = "") -> OutlastError:
+    """The SDK's exception as one of ours. No text of it holds what was sent as a credential."""
+    if isinstance(error, OutlastError):
+        return error
+    text = str(error)
+    match error:
+        case a2a.TaskNotFoundError():
+            return TaskNotFound(task_id, expired="expired" in text)
+        case a2a.TaskNotCancelableError():
+            return TaskNotCancelable(text)
+        case a2a.UnsupportedOperationError() | a2a.MethodNotFoundError():
+            return UnsupportedOperation(text)
+        case a2a.InvalidParamsError():
+            return InvalidParams(text)
+    if failure_of(error).is_passing:
+        return Unreachable(f"the agent cannot be reached: {text or type(error).__name__}")
+    return Refused(text or type(error).__name__)
+
+
+def delay_before(attempt: int, failure: Failure, *, first: float, longest: float) -> float:
+    """Seconds before the next try, spread so that clients which failed together part."""
+    grown = min(longest, first * 2.0 ** min(attempt, 30))
+    spread = grown * random.uniform(0.5, 1.0)
+    return spread if failure.after_s is None else max(spread, min(failure.after_s, 60.0))
+
+
+def _after(response: httpx.Response) -> float | None:
+    said = response.headers.get("retry-after", "").strip()
+    if said.isdigit():
+        return float(said)
+    try:
+        return max(0.0, parsedate_to_datetime(said).timestamp() - time())
+    except ValueError:
+        return None
+
+
+def _grpc_code(error: BaseException | None) -> str:
+    code = getattr(error, "code", None)
+    return str(getattr(code(), "name", "")) if callable(code) else ""

@@ -1,0 +1,147 @@
+"""What a client shows: a task at one moment, its question, and what happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from a2a.types import a2a_pb2 as pb
+from google.protobuf.json_format import MessageToDict
+
+from outlast.model.task import State
+from outlast.wire.updates import generation_of, under_uri
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a task asks. `pause` names it, and `schema` is what its answer must fit, where the
+    server says so."""
+
+    text: str
+    pause: str | None
+    schema: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A task as a server showed it at one moment. `task` has everything; the rest is for short."""
+
+    task: pb.Task
+
+    @property
+    def task_id(self) -> str:
+        return str(self.task.id)
+
+    @property
+    def context_id(self) -> str:
+        return str(self.task.context_id)
+
+    @property
+    def state(self) -> State:
+        return state_of(self.task.status)
+
+    @property
+    def text(self) -> str:
+        """What the agent said last, with the status."""
+        return text_of(self.task.status.message.parts, between="\n")
+
+    @property
+    def artifacts(self) -> Mapping[str, str]:
+        """The text of each artifact, by its name or else its id."""
+        return {item.name or item.artifact_id: text_of(item.parts) for item in self.task.artifacts}
+
+    @property
+    def question(self) -> Question | None:
+        """What the task asks right now, or None."""
+        if not self.state.is_paused:
+            return None
+        said = under_uri(self.task.status.message)
+        return Question(text=self.text, pause=said.get("pause"), schema=said.get("schema"))
+
+    @property
+    def generation(self) -> int | None:
+        """The number of the latest event in it, where the server speaks our extension."""
+        return generation_of(self.task)
+
+    def to_json(self) -> dict[str, Any]:
+        """A2A's JSON."""
+        body: dict[str, Any] = MessageToDict(self.task)
+        return body
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What a message brought: a task, or the agent's direct reply."""
+
+    snapshot: Snapshot | None = None
+    reply: pb.Message | None = None
+
+    @property
+    def text(self) -> str:
+        """What the agent said."""
+        if self.snapshot is not None:
+            return self.snapshot.text
+        return "" if self.reply is None else text_of(self.reply.parts, between="\n")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The first event: the task as it is."""
+
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True)
+class StatusChanged:
+    """The task's state, or what the agent says of it, has changed."""
+
+    update: pb.TaskStatusUpdateEvent
+
+    @property
+    def state(self) -> State:
+        return state_of(self.update.status)
+
+    @property
+    def text(self) -> str:
+        return text_of(self.update.status.message.parts, between="\n")
+
+    @property
+    def progress(self) -> Mapping[str, Any]:
+        """A report's `done`, `total` and `data`, as far as it has them."""
+        said = under_uri(self.update).get("progress")
+        return said if isinstance(said, dict) else {}
+
+
+@dataclass(frozen=True)
+class ArtifactChanged:
+    """An artifact has grown, or was replaced."""
+
+    update: pb.TaskArtifactUpdateEvent
+
+    @property
+    def text(self) -> str:
+        return text_of(self.update.artifact.parts)
+
+
+@dataclass(frozen=True)
+class Reset:
+    """Forget what was shown: this is the task now, and what happened meanwhile cannot be told."""
+
+    snapshot: Snapshot
+
+
+Event = Opened | StatusChanged | ArtifactChanged | Reset
+
+
+def state_of(status: pb.TaskStatus) -> State:
+    """The state; a task whose server says none is taken for SUBMITTED."""
+    name = pb.TaskState.Name(status.state).removeprefix("TASK_STATE_")
+    if name == "UNSPECIFIED":
+        return State.SUBMITTED
+    return State(name.lower().replace("_", "-"))
+
+
+def text_of(parts: Any, *, between: str = "") -> str:
+    """The text parts, joined: chunks of an artifact without anything between them."""
+    return between.join(part.text for part in parts if part.WhichOneof("content") == "text")
