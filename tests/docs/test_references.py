@@ -23,7 +23,7 @@ _TEST = re.compile(r"tests/[\w/]+\.py(?:::\w+)+")
 _SETTING = re.compile(rf"\b{PREFIX}([A-Z_]+)\b")
 _COMMAND = re.compile(r"(?:^\$ |\$ .*(?:;|&) )outlast (\w+)((?: [^#\n]+)?)", re.M)
 _EVENT = re.compile(r"`([a-z]+\.[a-z_]+)`")
-OUTSIDE = {"TEST_POSTGRES_BIN"}
+OUTSIDE = {"TEST_POSTGRES_BIN", "TOKEN"}
 
 pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from outlast import compose
+from outlast.cli import calling
 from outlast.configuration import Configuration, configuration
 from outlast.gateway.pauses import pause_named
 from outlast.model.errors import ConfigError, OutlastError
@@ -207,6 +208,9 @@ def _json_of(text: str) -> Any:
     except (ValueError, RecursionError):
         # What was given is a secret as a rule: the error does not repeat it.
         _stop("--value is no JSON; a text needs quotes of its own: --value '\"…\"'")
+
+
+calling.add_to(app)
 
 
 def _table(*columns: str) -> Table:
