@@ -240,3 +240,21 @@ class _Nothing:
 
     def close(self) -> None:
         pass
+
+
+async def test_with_the_extension_history_and_generation_fold_too(sqlite_url: str) -> None:
+    async with running_gateway(sqlite_url) as gateway, Client(gateway.url) as client:
+        task_id = await gateway.started()
+        stream = client.follow(task_id)
+        events: list[Event] = [await anext(stream)]
+        await gateway.hand.ask(task_id, "Sure?")
+        await client.answer(task_id, "yes")
+        await gateway.hand.finish(task_id)
+        events += [event async for event in stream]
+        now = (await client.get(task_id)).task
+        assert MessageToDict(made_of(events)) == MessageToDict(now)
+        assert [part.text for said in now.history for part in said.parts] == [
+            "begin",
+            "Sure?",
+            "yes",
+        ]
