@@ -12,6 +12,7 @@ from outlast.model.errors import ConfigError
 
 PREFIX = "OUTLAST_"
 _OTHERS = ("OUTLAST_TEST_",)
+_TOKEN = f"{PREFIX}TOKEN"  # of commands that call an agent: no setting of a process
 
 
 class Configuration(BaseModel):
@@ -140,7 +141,7 @@ def configuration(environment: Mapping[str, str] | None = None, **options: objec
     given: dict[str, object] = {
         name.removeprefix(PREFIX).lower(): value
         for name, value in environment.items()
-        if name.startswith(PREFIX) and not name.startswith(_OTHERS)
+        if name.startswith(PREFIX) and not name.startswith(_OTHERS) and name != _TOKEN
     }
     given |= {name: value for name, value in options.items() if value is not None}
     try:

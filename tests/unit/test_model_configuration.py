@@ -105,3 +105,7 @@ def test_every_default_is_of_its_type(name: str) -> None:
     annotation: Any = field.annotation
     kinds = tuple(kind for kind in get_args(annotation) or (annotation,) if isinstance(kind, type))
     assert field.default is None or not kinds or isinstance(field.default, kinds)
+
+
+def test_a_callers_token_in_the_environment_is_no_setting() -> None:
+    assert configuration({"OUTLAST_TOKEN": "secret"}) == configuration({})
