@@ -187,6 +187,15 @@ async def test_probe_asks_the_same_question_twice(counted: Sink) -> None:
     assert run.checkpoint.answer == "two"
 
 
+async def test_probe_goes_on_when_it_is_authorized(counted: Sink, sink: Service) -> None:
+    run = await run_workflow(
+        probe, "effect A; auth Log in; effect B", answers={"Log in": "granted"}, resources=counted
+    )
+    assert run.state == "completed"
+    assert list(run.questions) == ["Log in"]
+    assert (await _counters(sink))["calls"] == {"A": 1, "B": 1}
+
+
 async def test_probe_acts_on_the_answer(counted: Sink, sink: Service) -> None:
     await run_workflow(probe, "ask Q; effect {answer}", answers={"Q": "approve"}, resources=counted)
     assert (await _counters(sink))["calls"] == {"approve": 1}
@@ -206,7 +215,7 @@ async def test_probe_emits_after_a_failure_and_sleeps(counted: Sink) -> None:
         ("raise", "failed"),
         ("say x; raise", "failed"),
         ("reject", "rejected"),
-        ("auth", "rejected"),
+        ("auth", "failed"),
         ("dance", "rejected"),
         ("ask Q within 1h", "failed"),
         ("", "completed"),
