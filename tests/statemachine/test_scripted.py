@@ -7,7 +7,8 @@ import pytest
 from outlast.model.errors import StoreUnavailable
 from outlast.model.ids import TaskId, WorkerId
 from outlast.store.database import Query, Script, Statement, StatementRefused
-from outlast.testing.scripted import Call, Deadlock, WouldWait
+from outlast.testing.scripted import Call, WouldWait
+from outlast.testing.sessions import Deadlock
 from tests.statemachine.stage import AGENT, FLOW, PLAIN, SCOPE, Stage
 
 

@@ -12,10 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import math
-import os
 import random
-import re
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -26,17 +23,21 @@ from psycopg.rows import dict_row
 
 from outlast.model.errors import ConfigError, StoreUnavailable
 from outlast.model.points import point
-from outlast.store.database import PARAMETER, Query, Rows, Script, StatementRefused
+from outlast.store.database import Script, StatementRefused
+from outlast.store.postgres_scripts import (
+    Connection,
+    Sent,
+    hang_up,
+    is_worth_another_try,
+    reason_of,
+    run_script,
+    translated,
+)
 from outlast.store.wakeups import Bell, Board
 
 T = TypeVar("T")
-Connection = psycopg.AsyncConnection[dict[str, Any]]
 
 _CHANNEL = "outlast"
-_STALE_PLAN = "0A000"
-_RETRIED = {"40001", "40P01", _STALE_PLAN}
-_UNSENDABLE = (psycopg.DataError, psycopg.ProgrammingError, psycopg.NotSupportedError)
-_AWAY = re.compile(r"08...|57...|53...|25006|25P0[23]|55P03|58...")
 
 
 class PostgresDatabase:
@@ -106,7 +107,7 @@ class PostgresDatabase:
         try:
             connection = await psycopg.AsyncConnection.connect(self._dsn)
         except psycopg.OperationalError as error:
-            raise ConfigError(f"PostgreSQL cannot be reached: {_reason(error)}") from None
+            raise ConfigError(f"PostgreSQL cannot be reached: {reason_of(error)}") from None
         version = connection.info.server_version
         await connection.close()
         if version < 140000:
@@ -134,10 +135,10 @@ class PostgresDatabase:
     # --- scripts ----------------------------------------------------------------------------
 
     async def transact(self, script: Callable[[], Script[T]], *, timeout: float | None = None) -> T:
-        async def run(connection: Connection, sent: _Sent) -> T:
+        async def run(connection: Connection, sent: Sent) -> T:
             await connection.execute("begin")
             try:
-                result = await _run(connection, script(), sent)
+                result = await run_script(connection, script(), sent)
                 point("before:commit")
                 sent.commit = True
                 await connection.execute("commit")
@@ -155,18 +156,18 @@ class PostgresDatabase:
     async def autocommit(
         self, script: Callable[[], Script[T]], *, timeout: float | None = None
     ) -> T:
-        async def run(connection: Connection, sent: _Sent) -> T:
+        async def run(connection: Connection, sent: Sent) -> T:
             sent.commit = True
-            return await _run(connection, script(), sent)
+            return await run_script(connection, script(), sent)
 
         result: T = await self._call(run, timeout)
         return result
 
     async def read(self, script: Callable[[], Script[T]], *, timeout: float | None = None) -> T:
-        async def run(connection: Connection, sent: _Sent) -> T:
+        async def run(connection: Connection, sent: Sent) -> T:
             await connection.execute("begin isolation level repeatable read read only")
             try:
-                return await _run(connection, script(), sent)
+                return await run_script(connection, script(), sent)
             finally:
                 if not connection.closed:
                     await connection.execute("rollback")
@@ -175,7 +176,7 @@ class PostgresDatabase:
         return result
 
     async def run_ddl(self, text: str) -> None:
-        async def run(connection: Connection, sent: _Sent) -> None:
+        async def run(connection: Connection, sent: Sent) -> None:
             sent.commit = True
             await connection.execute(text.encode())
 
@@ -183,7 +184,7 @@ class PostgresDatabase:
 
     # --- one call and its deadline ----------------------------------------------------------
 
-    async def _call(self, run: Callable[[Connection, _Sent], Any], timeout: float | None) -> Any:
+    async def _call(self, run: Callable[[Connection, Sent], Any], timeout: float | None) -> Any:
         """Run the call to its end even when the caller is cancelled: psycopg's reaction to a
         cancel is to ask the server, which may be frozen; the deadline bounds it instead."""
         task = asyncio.ensure_future(self._tried(run, timeout or self._timeout))
@@ -195,13 +196,13 @@ class PostgresDatabase:
             task.add_done_callback(_retrieve)
             raise
 
-    async def _tried(self, run: Callable[[Connection, _Sent], Awaitable[T]], timeout: float) -> T:
+    async def _tried(self, run: Callable[[Connection, Sent], Awaitable[T]], timeout: float) -> T:
         """Try until it happened, or may have happened, or the deadline has passed."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         delay = 0.02
         while True:
-            sent = _Sent()
+            sent = Sent()
             try:
                 async with self._connection(deadline) as connection:
                     return await run(connection, sent)
@@ -212,8 +213,8 @@ class PostgresDatabase:
             except psycopg_pool.PoolClosed:
                 raise StoreUnavailable("the database is not open", happened=False) from None
             except psycopg.Error as error:
-                failure = _translated(error, sent)
-                if not _is_worth_another_try(failure) or loop.time() + delay >= deadline:
+                failure = translated(error, sent)
+                if not is_worth_another_try(failure) or loop.time() + delay >= deadline:
                     raise failure from None
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, 0.5)
@@ -222,7 +223,7 @@ class PostgresDatabase:
     async def _connection(self, deadline: float) -> AsyncIterator[Connection]:
         loop = asyncio.get_running_loop()
         connection = await self._pool.getconn(timeout=max(deadline - loop.time(), 0.001))
-        timer = loop.call_at(deadline, _hang_up, connection)
+        timer = loop.call_at(deadline, hang_up, connection)
         try:
             await self._show_presence(connection)
             yield connection
@@ -249,7 +250,7 @@ class PostgresDatabase:
         while self._topics:
             topics, self._topics = self._topics, set()
 
-            async def run(connection: Connection, sent: _Sent, topics: set[str] = topics) -> None:
+            async def run(connection: Connection, sent: Sent, topics: set[str] = topics) -> None:
                 # Not marked as sent: a wake-up may come twice, so a dead session costs none.
                 await connection.execute(
                     "select pg_notify(%s, topic) from unnest(%s::text[]) as topic",
@@ -290,7 +291,7 @@ class PostgresDatabase:
     async def keep_presence(self, name: str) -> None:
         self._presence, self._present = name, None
 
-        async def run(connection: Connection, sent: _Sent) -> None:
+        async def run(connection: Connection, sent: Sent) -> None:
             """Every call takes the lock first, while no session has it."""
 
         if not self._pooler:
@@ -314,7 +315,7 @@ class PostgresDatabase:
             return
         self._presence, self._present = None, None
 
-        async def run(connection: Connection, sent: _Sent) -> None:
+        async def run(connection: Connection, sent: Sent) -> None:
             await connection.execute("select pg_advisory_unlock_all()")
 
         if not self._pooler:
@@ -325,7 +326,7 @@ class PostgresDatabase:
         if self._pooler:
             return dict.fromkeys(names)
 
-        async def run(connection: Connection, sent: _Sent) -> set[int]:
+        async def run(connection: Connection, sent: Sent) -> set[int]:
             cursor = await connection.execute(
                 "select (classid::bigint << 32) | objid::bigint as lock from pg_locks"
                 " where locktype = 'advisory' and objsubid = 1 and granted and database ="
@@ -337,7 +338,7 @@ class PostgresDatabase:
         return {name: _lock_of(name) in held for name in names}
 
     async def incarnation(self) -> str:
-        async def run(connection: Connection, sent: _Sent) -> str:
+        async def run(connection: Connection, sent: Sent) -> str:
             cursor = await connection.execute(
                 "select (select system_identifier from pg_control_system())::text || '/' ||"
                 " extract(epoch from pg_postmaster_start_time())::text as name"
@@ -349,84 +350,13 @@ class PostgresDatabase:
         return name
 
 
-class _Sent:
-    """How far a call got. Once the commit may have reached the server, a failure of the
-    connection leaves the outcome unknown."""
-
-    query = "connect"
-    commit = False
-
-
-def _is_worth_another_try(failure: Exception) -> bool:
-    return isinstance(failure, StoreUnavailable) and failure.happened is False
-
-
-async def _run(connection: Connection, script: Script[T], sent: _Sent) -> T:
-    rows: Rows | None = None
-    while True:
-        try:
-            statement = script.send(rows) if rows is not None else next(script)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        point(f"before:{statement.query.name}")
-        sent.query = statement.query.name
-        try:
-            cursor = await connection.execute(_text(statement.query), statement.params)
-        except psycopg.errors.FeatureNotSupported:  # a plan from before a migration
-            await connection.close()
-            raise
-        except UnicodeError as error:  # half a character
-            raise StatementRefused(statement.query.name, str(error)) from None
-        rows = list(await cursor.fetchall()) if cursor.description else []
-        point(f"after:{statement.query.name}")
-
-
-_TEXTS: dict[str, bytes] = {}
-
-
-def _text(query: Query) -> bytes:
-    """The query with psycopg's placeholders in the place of `:name`."""
-    text = _TEXTS.get(query.text)
-    if text is None:
-        text = PARAMETER.sub(r"%(\1)s", query.text.replace("%", "%%")).encode()
-        _TEXTS[query.text] = text
-    return text
-
-
-def _hang_up(connection: Connection) -> None:
-    with (
-        contextlib.suppress(psycopg.Error, OSError),
-        socket.socket(fileno=os.dup(connection.fileno())) as duplicate,
-    ):
-        duplicate.shutdown(socket.SHUT_RDWR)
-
-
 async def _answers(connection: Connection) -> None:
     """Ask an idle listener's server for a sign of life; a frozen one is hung up on."""
-    timer = asyncio.get_running_loop().call_later(5, _hang_up, connection)
+    timer = asyncio.get_running_loop().call_later(5, hang_up, connection)
     try:
         await connection.execute("select 1")
     finally:
         timer.cancel()
-
-
-def _translated(error: psycopg.Error, sent: _Sent) -> Exception:
-    state = error.sqlstate
-    if state == "42P01":
-        return ConfigError("the database has no Outlast schema: run `outlast migrate`")
-    by_server = state and state not in _RETRIED and not _AWAY.fullmatch(state)
-    by_psycopg = state is None and isinstance(error, _UNSENDABLE)
-    if by_server or by_psycopg:
-        return StatementRefused(sent.query, _reason(error))
-    known = state is not None and not state.startswith(("08", "57P"))
-    return StoreUnavailable(
-        f"PostgreSQL: {_reason(error)}", happened=False if known or not sent.commit else None
-    )
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
