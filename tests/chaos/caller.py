@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import httpx
 
-from outlast.wire.extension import EXTENSION_URI
+from outlast.wire.extension import EXTENSION_URI, LAST_EVENT_ID
 
 Json = dict[str, Any]
 
@@ -108,9 +108,13 @@ class Caller:
             yield events
 
     @asynccontextmanager
-    async def subscribe(self, task: Json | str) -> AsyncIterator[AsyncIterator[Json]]:
-        """The events of SubscribeToTask. Leaving the context closes the socket."""
-        async with self._events("GET", f"/tasks/{_id(task)}:subscribe", None) as events:
+    async def subscribe(
+        self, task: Json | str, *, after: str | None = None
+    ) -> AsyncIterator[AsyncIterator[Json]]:
+        """The events of SubscribeToTask, `after` the one with this id. Leaving the context closes
+        the socket."""
+        seen = {} if after is None else {LAST_EVENT_ID: after}
+        async with self._events("GET", f"/tasks/{_id(task)}:subscribe", None, seen) as events:
             yield events
 
     async def rpc(self, method: str, params: Json) -> Json:
@@ -133,9 +137,9 @@ class Caller:
 
     @asynccontextmanager
     async def _events(
-        self, method: str, path: str, body: Json | None
+        self, method: str, path: str, body: Json | None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[AsyncIterator[Json]]:
-        async with self._http.stream(method, path, json=body) as response:
+        async with self._http.stream(method, path, json=body, headers=headers) as response:
             if response.is_error:
                 await response.aread()
             _check(response)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from outlast.model.commit import Hold
+from outlast.model.commit import Hold, Lost, Release
 from outlast.model.errors import ConfigError, SchemaMismatch
 from outlast.model.ids import Fence, Millis, TaskId, WriteNo
 from outlast.model.ledger import Result
@@ -93,6 +93,100 @@ class TestCheck:
         await store.sql("update store set schema_version = 9, readable_from = 1")
         assert (await store.admin.check()).schema_version == 9
         assert await store.admin.migrate() == []
+
+
+class TestRestored:
+    async def test_begins_a_new_epoch(self, store: Store) -> None:
+        """Begin a new epoch, after an older copy of the database was put in its place or a server
+        took over that may lack commits."""
+        before = (await store.admin.check()).epoch
+        began = await store.admin.restored()
+        assert began.epoch == (await store.admin.check()).epoch != before
+        assert (len(began.epoch), began.leases, began.workers) == (12, 0, 0)
+
+    async def test_ends_leases_and_workers_and_nothing_else(self, store: Store) -> None:
+        """In one transaction every lease ends and its task is claimable at once, every worker is
+        dead, and every fence is past any that the lost future can have given: nothing that comes
+        from there changes anything."""
+        leased = [await store.task_that_is("leased"), await store.task_that_is("leased", name="w2")]
+        resting = {
+            await store.task_that_is(condition)
+            for condition in ("submitted", "paused", "waiting", "held", "completed", "failed")
+        }
+        kept = ("state", "ready_at", "pause_id", "pause_deadline_at", "held_reason", "status_at")
+        before = {row["task_id"]: row for row in (await store.everything())["tasks"]}
+        began = await store.admin.restored()
+        assert (began.leases, began.workers) == (2, 7)
+        everything = await store.everything()
+        assert all(row["dead_at"] is not None for row in everything["workers"])
+        assert all(row["ended_at"] is not None for row in everything["task_runs"])
+        for row in everything["tasks"]:
+            was = before[row["task_id"]]
+            is_over = was["state"] in ("completed", "failed")
+            assert (row["fence"] - was["fence"] > 1_000_000_000) is not is_over
+            assert row["lease_owner"] is None
+            if row["task_id"] in resting:
+                assert [row[name] for name in kept] == [was[name] for name in kept]
+        await store.worker("w9", workflow="leased")
+        assert {one.task_id for one in await store.claim("w9", workflow="leased")} == set(leased)
+
+    async def test_interleaving_14_a_lease_of_the_lost_future_ends(self, store: Store) -> None:
+        """In one transaction every lease ends and its task is claimable at once, every worker is
+        dead, and every fence is past any that the lost future can have given: nothing that comes
+        from there changes anything."""
+        run = await store.claimed()
+        await run.commit(move=moved())
+        backup = next(row for row in (await store.everything())["tasks"])
+        await run.commit(ending=Release())
+        lost = await store.claim_again(run.task_id)
+        await store.sql(
+            "update tasks set lease_owner = null, fence = :fence, write_no = :write_no,"
+            " ready_at = :ready_at, updated_at = :updated_at",
+            ready_at=backup["updated_at"],
+            **{name: backup[name] for name in ("fence", "write_no", "updated_at")},
+        )
+        await store.sql("delete from task_runs where fence > :fence", fence=backup["fence"])
+        await store.sql("update task_runs set ended_at = started_at, outcome = 'lost'")
+        await store.admin.restored()
+        await store.worker("w2")
+        successor = await store.claim_again(run.task_id, "w2")
+        async with store.unchanged():
+            assert await store.commit(run.write(said("late"))) == Lost()
+            assert await store.commit(lost.write(said("of the lost future"))) == Lost()
+            assert await store.claim("w1") == []
+        await successor.finish()
+
+    async def test_is_no_crash(self, store: Store) -> None:
+        """It counts as nobody's crash."""
+        task_id = await store.task_that_is("leased")
+        for number in range(4):
+            await store.admin.restored()
+            assert (await store.sweeping.free_orphans()).freed == ()
+            assert (await store.sql("select crashes from tasks"))[0]["crashes"] == 0
+            await store.worker(f"next {number}", workflow="leased")
+            await store.claim_again(task_id, f"next {number}")
+
+    async def test_a_second_time_does_the_same(self, store: Store) -> None:
+        """A second time does the same again."""
+        await store.task_that_is("leased")
+        first, second = await store.admin.restored(), await store.admin.restored()
+        assert first.epoch != second.epoch
+        assert (second.leases, second.workers) == (0, 0)
+
+    async def test_frees_the_leases_of_webhooks_too(self, store: Store) -> None:
+        """In one transaction every lease ends and its task is claimable at once, every worker is
+        dead, and every fence is past any that the lost future can have given: nothing that comes
+        from there changes anything."""
+        await store.sql(
+            "insert into webhooks (task_id, config_id, url, lease_owner, fence, created_at)"
+            " values (:task_id, 'one', 'https://example.com', 'w1', 7, 1)",
+            task_id=await store.task_that_is("completed"),
+        )
+        await store.admin.restored()
+        (webhook,) = (await store.everything())["webhooks"]
+        assert webhook["lease_owner"] is None
+        assert webhook["due_at"] is not None
+        assert webhook["fence"] > 1_000_000_000
 
 
 class TestMoveClock:

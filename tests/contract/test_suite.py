@@ -198,6 +198,7 @@ async def _call(store: Store, verb: str) -> object:
         "forget_workers": lambda: store.sweeping.forget_workers(older_than=Millis(1)),
         "migrate": lambda: store.admin.migrate(),
         "check": lambda: store.admin.check(),
+        "restored": lambda: store.admin.restored(),
         "move_clock": lambda: store.admin.move_clock(Millis(1)),
         "next_due": lambda: store.admin.next_due(),
         "unhold": lambda: store.admin.unhold(task),

@@ -264,6 +264,7 @@ DUMMIES: dict[str, Any] = {
     "ledger_id": "task",
     "context_id": "context",
     "after_id": "",
+    "epoch": "epoch",
     "worker_id": "worker",
     "host": "host",
     "key": "key",
@@ -312,7 +313,7 @@ DUMMIES: dict[str, Any] = {
 _NUMBERS = """
     n seq fence write_no visit attempt priority max_age events failures beat beat_ms lease_ms by
     gap since until before after age delay crashes pause_id hook_grace retention ready_at
-    ready_after deadline_at deadline_after remind_at remind_after
+    ready_after deadline_at deadline_after remind_at remind_after past
 """
 DUMMIES |= {name: 1_700_000_000_000 if name.endswith("_at") else 7 for name in _NUMBERS.split()}
 _OPTIONAL = """

@@ -18,6 +18,7 @@ from outlast.configuration import Configuration, configuration
 from outlast.gateway.pauses import pause_named
 from outlast.model.errors import ConfigError, OutlastError
 from outlast.model.ids import Fence, TaskId, WriteNo
+from outlast.store.protocols import Restored
 from outlast.telemetry import configure_logging
 from outlast.wire.extension import View
 
@@ -178,6 +179,25 @@ def resolve(
     if not _with_stores(database, write):
         _stop("there is nothing of that call to resolve")
     out.print(f"task {task} runs again")
+
+
+@app.command()
+def restored(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    database: DatabaseUrl = None,
+) -> None:
+    """Run once after an older copy of the database was put in place, before anything starts."""
+    if not yes:
+        typer.confirm("Every process of Outlast on this database is stopped?", abort=True)
+
+    async def write(stores: compose.Stores) -> Restored:
+        return await stores.admin.restored()
+
+    began = _with_stores(database, write)
+    out.print(
+        f"epoch {began.epoch} has begun: {began.leases} leases have ended, {began.workers} workers"
+        " of before can write no more"
+    )
 
 
 @app.command()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Sequence
 from importlib import resources
 
 from outlast.model.errors import ConfigError, SchemaMismatch
 from outlast.model.ids import Fence, Millis, TaskId, WriteNo
 from outlast.store.database import Database, Rows, Script, StatementRefused, catalog
-from outlast.store.protocols import StoreFacts
+from outlast.store.protocols import Restored, StoreFacts
 
 SCHEMA_VERSION = 1
 """The schema that this binary writes."""
+
+_PAST_ANY = 1 << 32
+"""Grants of one lease that no lost future can have seen: one a millisecond for seven weeks."""
+
+_RESTORE_S = 3600.0
 
 
 class Admin:
@@ -86,6 +92,21 @@ class Admin:
             if match := re.fullmatch(r"(\d{4})_\w+\.sql", entry.name):
                 found.append((int(match[1]), entry.read_text(encoding="utf-8")))
         return sorted(found)
+
+    async def restored(self) -> Restored:
+        def script() -> Script[Restored]:
+            # Tasks first, and in their order, as every writer: somebody may still be at work.
+            locked = yield self._queries("tasks_lock_unfinished")
+            yield self._queries("task_runs_lose")
+            yield self._queries("tasks_fence_off", past=_PAST_ANY)
+            yield self._queries("webhooks_fence_off", past=_PAST_ANY)
+            workers = yield self._queries("workers_bury_all")
+            epoch = yield self._queries("store_begin_epoch", epoch=secrets.token_hex(6))
+            return Restored(
+                epoch=epoch[0]["epoch"], leases=locked[0]["leased"], workers=len(workers)
+            )
+
+        return await self._database.transact(script, timeout=_RESTORE_S)
 
     # --- time ---------------------------------------------------------------------------------
 

@@ -482,6 +482,15 @@ class StoreFacts:
     now: Millis
 
 
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """What began with a new epoch: how many leases ended, and how many workers are dead to it."""
+
+    epoch: str
+    leases: int
+    workers: int
+
+
 class AdminStore(Protocol):
     """What operators, tests and demos do to a store."""
 
@@ -497,6 +506,17 @@ class AdminStore(Protocol):
         """Make sure that this binary can use the store. An older or missing schema raises
         SchemaMismatch with the command to run; one from the future, too, unless it says that this
         binary may still use it."""
+        ...
+
+    async def restored(self) -> Restored:
+        """Begin a new epoch, after an older copy of the database was put in its place or a server
+        took over that may lack commits.
+
+        In one transaction every lease ends and its task is claimable at once, every worker is
+        dead, and every fence is past any that the lost future can have given: nothing that comes
+        from there changes anything. It counts as nobody's crash. A second time does the same
+        again.
+        """
         ...
 
     async def move_clock(self, by: Millis) -> None:

@@ -16,3 +16,6 @@ select swept_at, (select now from clock) as now from store
 -- tombstones_find: whether a task of this scope has expired
 select expired_at from tombstones
  where task_id = :task_id and agent = :agent and tenant = :tenant and owner = :owner;
+
+-- store_begin_epoch: names of the time before mean nothing from now on
+update store set epoch = :epoch returning epoch;

@@ -19,3 +19,10 @@ select task_runs.worker_id from task_runs
 
 -- task_runs_delete: the runs of a task that has expired
 delete from task_runs where task_id = :task_id;
+
+-- task_runs_lose: ends the runs of all leases
+update task_runs set ended_at = (select now from clock), outcome = 'lost'
+ where ended_at is null
+   and exists (select 1 from tasks
+                where tasks.task_id = task_runs.task_id and tasks.fence = task_runs.fence
+                  and tasks.lease_owner is not null);

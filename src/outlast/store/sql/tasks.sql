@@ -271,3 +271,12 @@ select count(*) as open from (
        and state in ('submitted', 'working', 'input-required', 'auth-required')
      limit :n
 ) as counted;
+
+-- tasks_lock_unfinished: how many unfinished tasks are leased, all of them locked
+select count(lease_owner) as leased from tasks where state in ('submitted', 'working', 'input-required', 'auth-required');
+
+-- tasks_fence_off: ends every lease, and leaves no fence that may have been given in a lost future
+update tasks
+   set fence = fence + :past, lease_owner = null, updated_at = (select now from clock),
+       ready_at = case when lease_owner is null then ready_at else (select now from clock) end
+ where state in ('submitted', 'working', 'input-required', 'auth-required');

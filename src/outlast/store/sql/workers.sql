@@ -31,4 +31,7 @@ delete from workers
          where dead_at is not null and dead_at < (select now from clock) - :age
            and not exists (select 1 from tasks where lease_owner = workers.worker_id)
            and not exists (select 1 from webhooks where lease_owner = workers.worker_id)
-         limit :n);
+         order by worker_id limit :n);
+
+-- workers_bury_all: nobody who worked here before does any more
+update workers set dead_at = (select now from clock) where dead_at is null returning worker_id;

@@ -103,3 +103,11 @@ select * from tasks where ledger_id = :ledger_id order by task_id for no key upd
 select 1 as locked from
     (select pg_advisory_xact_lock(hashtextextended(:agent || '/' || :tenant || '/' || :owner, 0)))
     as lock;
+
+-- tasks_lock_unfinished: how many unfinished tasks are leased, all of them locked
+-- differs: PostgreSQL locks rows, in the order of all writers
+with locked as materialized (
+    select lease_owner from tasks where state in ('submitted', 'working', 'input-required', 'auth-required')
+     order by task_id for no key update
+)
+select count(lease_owner) as leased from locked;
