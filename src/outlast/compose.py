@@ -18,11 +18,15 @@ import structlog
 
 from outlast.configuration import Configuration
 from outlast.gateway.app import create_app
+from outlast.gateway.auth.principal import Authenticator
+from outlast.gateway.auth.ways import Way, any_of, by_api_keys, by_proxy
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.handler import OutlastRequestHandler
+from outlast.gateway.scopes import ResolveIdentity, with_principal
 from outlast.gateway.server import GatewayServer, listen
 from outlast.model.errors import ConfigError, OutlastError
+from outlast.store.access import Access
 from outlast.store.admin import Admin
 from outlast.store.beats import Beats
 from outlast.store.database import Database
@@ -56,6 +60,7 @@ class Stores:
     sweeping: Sweeping
     admin: Admin
     inspect: Inspect
+    access: Access
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +124,7 @@ def stores_on(database: Database, settings: Settings) -> Stores:
         sweeping=Sweeping(database, settings),
         admin=Admin(database),
         inspect=Inspect(database),
+        access=Access(database),
     )
 
 
@@ -226,6 +232,25 @@ def _beat_stores(configuration: Configuration) -> BeatStores:
     return BeatStores(database=database, beats=Beats(database), work=Work(database, settings))
 
 
+def ways_of_knowing(agent: Agent, stores: Stores, configuration: Configuration) -> list[Way]:
+    """How a gateway of this agent knows its callers, in the order in which the ways are asked;
+    none when nobody is authenticated. Raises ConfigError for a way that cannot work."""
+    ways: list[Way] = []
+    if configuration.api_keys:
+        ways.append(by_api_keys(stores.access, agent.name))
+    if configuration.proxy_header is not None:
+        ways.append(by_proxy(configuration.proxy_header, configuration.proxies or ()))
+    return ways
+
+
+def _identification(
+    agent: Agent, ways: list[Way], configuration: Configuration
+) -> ResolveIdentity | None:
+    if not ways:
+        return None
+    return with_principal(agent.name, tenant_from_request=configuration.tenant_from_request)
+
+
 def gateway_role(
     agent: Agent,
     stores: Stores,
@@ -235,12 +260,14 @@ def gateway_role(
 ) -> Role:
     """A gateway on its address. The card names the port that is really listened on. The health
     of a worker in the same process is told too."""
-    if not configuration.open_to_all and not _is_loopback(configuration.host):
+    ways = ways_of_knowing(agent, stores, configuration)
+    if not ways and not configuration.open_to_all and not _is_loopback(configuration.host):
         raise ConfigError(
             f"nobody is authenticated, so the gateway listens on loopback only, not on"
-            f" {configuration.host}: put a proxy that knows its callers in front of 127.0.0.1,"
-            " or say OUTLAST_OPEN_TO_ALL=true"
+            f" {configuration.host}: say how callers are known (OUTLAST_API_KEYS=true, or"
+            " OUTLAST_PROXY_HEADER), or say OUTLAST_OPEN_TO_ALL=true"
         )
+    authenticator = any_of(ways)
     listener = listen(configuration.host, configuration.port)
     host, port = listener.getsockname()[:2]
     url = configuration.url or f"http://{host}:{port}"
@@ -248,7 +275,12 @@ def gateway_role(
         url=url, epoch=epoch, blocking_cap_s=configuration.blocking_cap, poll_s=configuration.poll
     )
     handler = OutlastRequestHandler(
-        agent, stores.tasks, stores.log, stores.database.wakeups, config
+        agent,
+        stores.tasks,
+        stores.log,
+        stores.database.wakeups,
+        config,
+        identify=_identification(agent, ways, configuration),
     )
 
     async def unready() -> list[str]:
@@ -263,13 +295,19 @@ def gateway_role(
     grpc = None
     if configuration.grpc_port is not None:
         try:
-            grpc = _grpc_server(handler, configuration, configuration.grpc_port)
+            grpc = _grpc_server(handler, configuration, configuration.grpc_port, authenticator)
         except ConfigError:
             listener.close()
             raise
         place = f"[{host}]" if ":" in host else host
         config = replace(config, grpc_url=configuration.grpc_url or f"{place}:{grpc.port}")
-    app = create_app(handler, agent_card(agent, config), problems=problems, unready=unready)
+    app = create_app(
+        handler,
+        agent_card(agent, config, ways),
+        problems=problems,
+        unready=unready,
+        authenticator=authenticator,
+    )
     server = GatewayServer(app, handler, listener)
 
     async def run() -> None:
@@ -284,7 +322,10 @@ def gateway_role(
 
 
 def _grpc_server(
-    handler: OutlastRequestHandler, configuration: Configuration, port: int
+    handler: OutlastRequestHandler,
+    configuration: Configuration,
+    port: int,
+    authenticator: Authenticator | None,
 ) -> GrpcServer:
     try:
         from outlast.gateway.grpc_server import GrpcServer, TlsFiles
@@ -295,7 +336,9 @@ def _grpc_server(
     tls = None
     if configuration.grpc_tls_cert is not None and configuration.grpc_tls_key is not None:
         tls = TlsFiles(cert=configuration.grpc_tls_cert, key=configuration.grpc_tls_key)
-    return GrpcServer(handler, host=configuration.host, port=port, tls=tls)
+    return GrpcServer(
+        handler, host=configuration.host, port=port, tls=tls, authenticator=authenticator
+    )
 
 
 def _is_loopback(host: str) -> bool:

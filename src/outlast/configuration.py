@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from outlast.model.errors import ConfigError
 
 PREFIX = "OUTLAST_"
 _OTHERS = ("OUTLAST_TEST_",)
 _TOKEN = f"{PREFIX}TOKEN"  # of commands that call an agent: no setting of a process
+
+
+def _parted(said: object) -> object:
+    return tuple(filter(None, map(str.strip, said.split(",")))) if isinstance(said, str) else said
+
+
+Addresses = Annotated[tuple[str, ...], BeforeValidator(_parted)]
+"""Several in one text, with commas between them."""
 
 
 class Configuration(BaseModel):
@@ -44,8 +52,22 @@ class Configuration(BaseModel):
     """Its port; 0 takes a free one."""
 
     open_to_all: bool = False
-    """Listen on a host that other machines reach. Nobody is authenticated yet: whoever reaches
+    """Listen on a host that other machines reach although nobody is authenticated: whoever reaches
     the gateway may do everything, so keep something in front of it that knows its callers."""
+
+    api_keys: bool = False
+    """Callers are known by API keys, which `outlast keys create` makes."""
+
+    proxy_header: str | None = None
+    """Callers are known by this header of a proxy that has checked their client certificates. The
+    proxy must replace it in every request."""
+
+    proxies: Addresses | None = None
+    """The addresses and networks, with commas between them, from which that header is believed."""
+
+    tenant_from_request: bool = False
+    """A caller whose credential is of no tenant may name one in the request: for proxies that
+    check tenants. Otherwise it has none, and naming one is refused."""
 
     url: str | None = None
     """The public URL in the Agent Card; the address that is listened on when not given."""
@@ -104,6 +126,12 @@ class Configuration(BaseModel):
 
     log_style: Literal["console", "json"] | None = None
     """Readable lines or one JSON object a line; readable on a terminal when not given."""
+
+    @model_validator(mode="after")
+    def _a_header_has_its_proxies(self) -> Configuration:
+        if (self.proxy_header is None) != (self.proxies is None):
+            raise ValueError("proxy_header and proxies go together: give both or neither")
+        return self
 
     @model_validator(mode="after")
     def _a_certificate_has_a_key(self) -> Configuration:

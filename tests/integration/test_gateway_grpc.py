@@ -33,6 +33,7 @@ from google.rpc import error_details_pb2
 from examples.hello.agent import agent
 from outlast import compose
 from outlast.configuration import configuration
+from outlast.gateway.auth.ways import any_of
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import Extension
 from outlast.gateway.grpc_server import GrpcServer, TlsFiles
@@ -85,7 +86,9 @@ class Called:
 @asynccontextmanager
 async def called(database_url: str, **limits: Any) -> AsyncIterator[Called]:
     async with running_gateway(database_url, **limits) as gateway:
-        server = GrpcServer(gateway.handler, host="127.0.0.1", port=0)
+        server = GrpcServer(
+            gateway.handler, host="127.0.0.1", port=0, authenticator=any_of(gateway.ways)
+        )
         serving = asyncio.create_task(server.serve())
         place = f"127.0.0.1:{server.port}"
         card = agent_card(gateway.agent, replace(gateway.handler.config, grpc_url=place))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -21,10 +21,11 @@ from pydantic import BaseModel
 
 from outlast import Agent, Context, Data, Message, Skill, Workflow
 from outlast.gateway.app import Problems, Unready, create_app
+from outlast.gateway.auth.ways import Way, any_of
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.handler import OutlastRequestHandler
-from outlast.gateway.scopes import ResolveIdentity
+from outlast.gateway.scopes import ResolveIdentity, with_principal
 from outlast.gateway.server import GatewayServer, listen
 from outlast.model.ids import TaskId
 from outlast.model.task import Caller, Scope
@@ -109,6 +110,7 @@ class Gateway:
     server: GatewayServer
     serving: asyncio.Task[None]
     http: httpx.AsyncClient
+    ways: Sequence[Way]
 
     def client(self, binding: str = "JSONRPC", *, streaming: bool = False) -> Client:
         """The SDK's client for one binding."""
@@ -193,13 +195,18 @@ async def running_gateway(
     *,
     agent: Agent | None = None,
     identify: ResolveIdentity | None = None,
+    know: Callable[[Database], list[Way]] | None = None,
     problems: Problems = tuple,
     unready: Unready | None = None,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
-    """A gateway on this database; two of them on one database are two processes' worth."""
+    """A gateway on this database; two of them on one database are two processes' worth. With
+    `know`, callers are known in these ways."""
     agent = agent or make_agent()
     database = database_of(database_url)
+    ways = know(database) if know else []
+    if ways:
+        identify = identify or with_principal(agent.name)
     await database.open()
     listener = listen("127.0.0.1", 0)
     try:
@@ -210,8 +217,10 @@ async def running_gateway(
         handler = OutlastRequestHandler(
             agent, tasks, log, database.wakeups, config, identify=identify
         )
-        card = agent_card(agent, config)
-        app = create_app(handler, card, problems=problems, unready=unready)
+        card = agent_card(agent, config, ways)
+        app = create_app(
+            handler, card, problems=problems, unready=unready, authenticator=any_of(ways)
+        )
         server = GatewayServer(app, handler, listener)
         serving = asyncio.create_task(server.serve())
         hand = Hand(Work(database), database, agent)
@@ -219,7 +228,18 @@ async def running_gateway(
         try:
             async with httpx.AsyncClient(timeout=20) as http:
                 yield Gateway(
-                    url, card, agent, database, tasks, log, hand, handler, server, serving, http
+                    url,
+                    card,
+                    agent,
+                    database,
+                    tasks,
+                    log,
+                    hand,
+                    handler,
+                    server,
+                    serving,
+                    http,
+                    ways,
                 )
         finally:
             server.stop()

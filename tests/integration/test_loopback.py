@@ -1,4 +1,4 @@
-"""Nobody is authenticated yet, so a gateway keeps to loopback unless it is told otherwise."""
+"""Who authenticates nobody keeps to loopback, unless it is told otherwise."""
 
 from __future__ import annotations
 
@@ -34,6 +34,35 @@ async def test_a_gateway_can_be_opened_to_all(tmp_path: Path) -> None:
         port=0,
     )
     await listens(settings)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"OUTLAST_API_KEYS": "true"},
+        {"OUTLAST_PROXY_HEADER": "X-Client-Name", "OUTLAST_PROXIES": "10.0.0.0/8, ::1"},
+    ],
+)
+async def test_a_gateway_that_knows_its_callers_listens_anywhere(
+    tmp_path: Path, known: dict[str, str]
+) -> None:
+    database = f"sqlite:///{tmp_path}/x.db"
+    await listens(configuration(known, database=database, host="0.0.0.0", port=0))
+
+
+@pytest.mark.parametrize(
+    ("header", "proxies"), [("X-Client-Name", "proxy.example"), ("Outlast-Wait", "10.0.0.1")]
+)
+async def test_a_proxy_that_cannot_be_believed_is_refused(
+    tmp_path: Path, header: str, proxies: str
+) -> None:
+    settings = configuration(
+        {"OUTLAST_PROXY_HEADER": header, "OUTLAST_PROXIES": proxies},
+        database=f"sqlite:///{tmp_path}/x.db",
+        port=0,
+    )
+    with pytest.raises(ConfigError):
+        await listens(settings)
 
 
 async def listens(settings: Configuration) -> None:

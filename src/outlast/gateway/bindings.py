@@ -38,7 +38,13 @@ from starlette.routing import BaseRoute, Mount, Route
 from outlast.gateway.body import BodyTooLarge
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.context import CallContexts
-from outlast.gateway.errors import of_caller, translated, unexpected
+from outlast.gateway.errors import (
+    REFUSALS,
+    RefusedError,
+    of_caller,
+    translated,
+    unexpected,
+)
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.listing import check_status_name, listing_to_json
 from outlast.gateway.refusals import (
@@ -54,9 +60,11 @@ from outlast.model.errors import InvalidParams
 from outlast.wire.extension import View
 
 T = TypeVar("T")
+P = TypeVar("P", pb.CancelTaskRequest, pb.SubscribeToTaskRequest)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 _TOO_LARGE = 413
+_REFUSED = "outlast.refused"
 _MEDIA_TYPE = "application/a2a+json"
 
 
@@ -89,6 +97,15 @@ class JsonRpcBinding(JsonRpcDispatcher):
         response: Response = await super().handle_requests(request)
         return response
 
+    async def _process_non_streaming_request(
+        self, request_obj: Any, context: ServerCallContext
+    ) -> Any:
+        try:
+            return await super()._process_non_streaming_request(request_obj, context)
+        except RefusedError as error:
+            context.state["refused"] = error  # the SDK keeps but the body of its response
+            raise
+
     async def _handle_list_tasks(
         self, request_obj: pb.ListTasksRequest, context: ServerCallContext
     ) -> dict[str, Any]:
@@ -108,11 +125,17 @@ class JsonRpcBinding(JsonRpcDispatcher):
     def _create_response(self, context: ServerCallContext, handler_result: Any) -> Response:
         if isinstance(handler_result, EventStream):
             return handler_result
+        if (error := context.state.get("refused")) is not None:
+            return self._generate_error_response(context.state["request_id"], error)
         response: Response = super()._create_response(context, handler_result)
         return response
 
     def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
         response: JSONResponse = super()._generate_error_response(request_id, explained(error))
+        if isinstance(error, RefusedError):
+            # What stands between, and a client that knows HTTP alone, should see it too.
+            response.status_code = REFUSALS[type(error)].http_code
+            response.headers.update(error.headers)
         return response
 
     def _refused(self, error: Any) -> Response:
@@ -131,7 +154,7 @@ class RestBinding(RestDispatcher):
     async def _handle_non_streaming(
         self, request: Request, handler_func: Callable[[ServerCallContext], Awaitable[T]]
     ) -> T:
-        with _parsing():
+        with _parsing(), _refusing(request):
             result: T = await super()._handle_non_streaming(request, handler_func)
             return result
 
@@ -142,13 +165,27 @@ class RestBinding(RestDispatcher):
             params = Parse(
                 await request.body(), pb.SendMessageRequest(), ignore_unknown_fields=True
             )
-        return await self._begun(self._handler.stream_of_send(params, context), context)
+        with _refusing(request):
+            return await self._begun(self._handler.stream_of_send(params, context), context)
 
     @rest_stream_error_handler
     async def on_subscribe_to_task(self, request: Request) -> Response:
-        context = self._build_call_context(request)
-        params = pb.SubscribeToTaskRequest(id=request.path_params["id"])
-        return await self._begun(self._handler.stream_of_task(params, context), context)
+        with _parsing():
+            context = self._build_call_context(request)
+            params = await _said(request, pb.SubscribeToTaskRequest())
+        with _refusing(request):
+            return await self._begun(self._handler.stream_of_task(params, context), context)
+
+    @rest_error_handler
+    async def on_cancel_task(self, request: Request) -> Response:
+        """The SDK does not look at the body, which may name another tenant."""
+
+        async def handle(context: ServerCallContext) -> pb.Task:
+            params = await _said(request, pb.CancelTaskRequest())
+            return await self._handler.on_cancel_task(params, context)
+
+        task = await self._handle_non_streaming(request, handle)
+        return JSONResponse(MessageToDict(task), media_type=_MEDIA_TYPE)
 
     async def _begun(
         self, items: AsyncGenerator[Item, None], context: ServerCallContext
@@ -263,9 +300,39 @@ def _bounded(endpoint: Endpoint) -> Endpoint:
             return rest_refusal(InvalidRequestError(str(error)), _TOO_LARGE)
         except ClientDisconnect:
             return Response()
-        return await endpoint(request)
+        response = await endpoint(request)
+        refused: RefusedError | None = request.scope.get(_REFUSED)
+        if refused is not None:
+            response.headers.update(refused.headers)
+        return response
 
     return read_first
+
+
+async def _said(request: Request, params: P) -> P:
+    """What a request about the task in its path says, in its query and in its body, which may be
+    empty. Raises InvalidParamsError when one of them names another task."""
+    parse_params(request.query_params, params)
+    if (body := await request.body()).strip():
+        in_query = params.tenant
+        Parse(body, params, ignore_unknown_fields=True)
+        if in_query not in ("", params.tenant):
+            raise InvalidParamsError(f"tenant: the query says {in_query!r}, the body does not")
+    in_path = request.path_params["id"]
+    if params.id not in ("", in_path):
+        raise InvalidParamsError(f"id: the path says {in_path!r}, the request does not")
+    params.id = in_path
+    return params
+
+
+@contextmanager
+def _refusing(request: Request) -> Iterator[None]:
+    """The SDK makes a response of an error without its headers: keep them for `_bounded`."""
+    try:
+        yield
+    except RefusedError as error:
+        request.scope[_REFUSED] = error
+        raise
 
 
 def _check_listing(body: Any) -> None:

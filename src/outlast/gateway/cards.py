@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.constants import PROTOCOL_VERSION_1_0, TransportProtocol
 
+from outlast.gateway.auth.ways import Way, declare
 from outlast.gateway.config import Extension, GatewayConfig
 from outlast.wire.extension import EXTENSION_URI
 from outlast.workflow.agent import Agent, Skill
@@ -14,10 +16,10 @@ from outlast.workflow.agent import Agent, Skill
 _MODES = ("text/plain", "application/json")
 
 
-def agent_card(agent: Agent, config: GatewayConfig) -> pb.AgentCard:
-    """The public card of the agent behind `config.url`."""
+def agent_card(agent: Agent, config: GatewayConfig, ways: Sequence[Way] = ()) -> pb.AgentCard:
+    """The public card of the agent behind `config.url`, whose callers are known in these ways."""
     url = config.url.rstrip("/")
-    return pb.AgentCard(
+    card = pb.AgentCard(
         name=agent.name,
         description=agent.description,
         version=config.agent_version,
@@ -36,6 +38,8 @@ def agent_card(agent: Agent, config: GatewayConfig) -> pb.AgentCard:
         default_output_modes=_MODES,
         skills=map(_skill, agent.skills or [_whole(agent)]),
     )
+    declare(card, ways)
+    return card
 
 
 def published_limits(config: GatewayConfig) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import partial
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
@@ -18,14 +19,14 @@ from outlast.gateway.refusals import check_extensions
 
 # The second is what clients of the draft before 1.0 send.
 _EXTENSION_HEADERS = (HTTP_EXTENSION_HEADER, f"X-{HTTP_EXTENSION_HEADER}")
-CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
-"""Headers, and gRPC metadata, that no handler ever sees."""
+_SEEN = frozenset({"idempotency-key", "last-event-id", "traceparent", "tracestate"})
+_SEEN_BY_PREFIX = ("a2a-", "x-a2a-", "outlast-")
 
 _SPOKEN = re.compile(r"1\.0(\.\d+)?")  # a patch number is never considered (§3.6)
 
 
 class CallContexts(DefaultServerCallContextBuilder):
-    """Builds call contexts. Their state holds `headers` without credentials, the caller's
+    """Builds call contexts. Their state holds the `headers` that are `seen`, the caller's
     `principal` where callers are authenticated, and `left`, which returns when the caller has
     left."""
 
@@ -37,14 +38,25 @@ class CallContexts(DefaultServerCallContextBuilder):
         """The context of a call. Raises VersionNotSupportedError, ExtensionSupportRequiredError."""
         check_version(request)
         context = super().build(request)
-        context.state["headers"] = {
-            name: value for name, value in request.headers.items() if name not in CREDENTIALS
-        } | {VERSION_HEADER.lower(): PROTOCOL_VERSION_1_0}
+        context.state["headers"] = seen(request.headers)
         context.state["principal"] = request.scope.get(PRINCIPAL)
         context.state["left"] = partial(until_left, request.receive)
         context.requested_extensions = requested_extensions(request)
         check_extensions(context.requested_extensions, self._required)
         return context
+
+
+def is_seen(name: str) -> bool:
+    """Whether handlers see a header, or gRPC metadata, of this name. They see those that they
+    read and no others: which ones hold credentials depends on what stands in front."""
+    return name in _SEEN or name.startswith(_SEEN_BY_PREFIX)
+
+
+def seen(headers: Mapping[str, str]) -> dict[str, str]:
+    """What handlers see of a call's headers, whose names are in lower case."""
+    return {name: value for name, value in headers.items() if is_seen(name)} | {
+        VERSION_HEADER.lower(): PROTOCOL_VERSION_1_0
+    }
 
 
 def check_version(request: Request) -> None:

@@ -8,10 +8,11 @@ caller has left: it cancels it, and what was being written is written to its end
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import grpc
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
@@ -19,13 +20,17 @@ from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.grpc_handler import GrpcHandler, GrpcServerCallContextBuilder
 from a2a.types import a2a_pb2 as pb
 from a2a.utils import errors as a2a
-from a2a.utils.constants import PROTOCOL_VERSION_1_0, VERSION_HEADER
+from a2a.utils.constants import VERSION_HEADER
 from a2a.utils.grpc_status import status_to_grpc
 from a2a.utils.proto_utils import to_stream_response, validation_errors_to_bad_request
+from google.protobuf import duration_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from outlast.gateway.context import CREDENTIALS, check_spoken
+from outlast.gateway.auth.door import admitted
+from outlast.gateway.auth.principal import Authenticator, Principal
+from outlast.gateway.context import check_spoken, seen
+from outlast.gateway.errors import TooManyError, translated
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.refusals import check_extensions
 from outlast.wire.extension import EXTENSION_URI
@@ -50,8 +55,8 @@ _ENDS = frozenset(
 
 
 class GrpcContexts(GrpcServerCallContextBuilder):
-    """Builds call contexts from metadata, as `CallContexts` does from headers: `headers` without
-    credentials, and `left`, which returns shortly before the caller's own deadline, so that a
+    """Builds call contexts from metadata, as `CallContexts` does from headers: the `headers` that
+    are `seen`, and `left`, which returns shortly before the caller's own deadline, so that a
     blocking send answers with the task instead of an error that names none."""
 
     def __init__(self, required: frozenset[str] = frozenset()) -> None:
@@ -68,9 +73,7 @@ class GrpcContexts(GrpcServerCallContextBuilder):
             )
         )
         check_extensions(call.requested_extensions, self._required)
-        call.state["headers"] = {
-            name: value for name, value in metadata.items() if name not in CREDENTIALS
-        } | {VERSION_HEADER.lower(): PROTOCOL_VERSION_1_0}
+        call.state["headers"] = seen(metadata)
         if context.time_remaining() is not None:
             call.state["left"] = partial(_until_late, context)
         return call
@@ -80,9 +83,12 @@ class GrpcBinding(GrpcHandler):
     """gRPC. The SDK's handler does not look at versions, drops the details of errors, and leaves
     open what a cancelled stream was made of."""
 
-    def __init__(self, handler: OutlastRequestHandler) -> None:
+    def __init__(
+        self, handler: OutlastRequestHandler, authenticator: Authenticator | None = None
+    ) -> None:
         super().__init__(handler, GrpcContexts(handler.config.required_extensions))
         self._handler = handler
+        self._authenticator = authenticator
 
     async def _handle_unary(
         self,
@@ -91,7 +97,13 @@ class GrpcBinding(GrpcHandler):
         handler_func: Callable[[ServerCallContext], Awaitable[T]],
         default_response: T,
     ) -> T:
+        try:
+            principal = await self._known(context)
+        except a2a.A2AError as error:
+            await self.abort_context(error, context)
+
         async def named(call: ServerCallContext) -> T:
+            call.state["principal"] = principal
             await _begin(request, call, context)
             return await handler_func(call)
 
@@ -117,7 +129,9 @@ class GrpcBinding(GrpcHandler):
     ) -> None:
         last: pb.StreamResponse | None = None
         try:
+            principal = await self._known(context)
             call = self._build_call_context(context, request)
+            call.state["principal"] = principal
             await _begin(request, call, context)
             async with aclosing(open_stream(request, call)) as events:
                 async for event in events:
@@ -130,6 +144,14 @@ class GrpcBinding(GrpcHandler):
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, "the gateway is stopping; subscribe again"
             )
+
+    async def _known(self, context: Any) -> Principal | None:
+        """Who calls, before anything else is looked at."""
+        if self._authenticator is None:
+            return None
+        with translated("authenticate"):
+            sent = [(name, value) for name, value in _said(context) if isinstance(value, str)]
+            return await admitted(self._authenticator, sent, peer_of(context))
 
     async def abort_context(self, error: a2a.A2AError, context: Any) -> None:
         """End the call with the error's status (§5.4) and details (§10.6)."""
@@ -167,10 +189,23 @@ class Unreadable:
 def metadata_of(context: Any) -> dict[str, str]:
     """What a call's metadata says, as headers: names in lower case, values of one name joined."""
     said: dict[str, str] = {}
-    for name, value in context.invocation_metadata() or ():
+    for name, value in _said(context):
         if isinstance(value, str):
             name = name.lower()
             said[name] = f"{said[name]}, {value}" if name in said else value
+    return said
+
+
+def peer_of(context: Any) -> str | None:
+    """The address that a call comes from; gRPC says `ipv4:127.0.0.1:80`, `ipv6:%5B::1%5D:80`."""
+    kind, _, place = str(context.peer()).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return None
+    return unquote(place).rpartition(":")[0].strip("[]")
+
+
+def _said(context: Any) -> Iterable[tuple[str, str | bytes]]:
+    said: Iterable[tuple[str, str | bytes]] = context.invocation_metadata() or ()
     return said
 
 
@@ -188,6 +223,9 @@ def status_of(error: a2a.A2AError) -> status_pb2.Status:
         metadata={name: _bounded(str(value)) for name, value in data.items()},
     )
     status.details.add().Pack(info)
+    if isinstance(error, TooManyError):
+        delay = duration_pb2.Duration(seconds=error.retry_after_s)
+        status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
     if violations:
         bounded: Any = [{name: _bounded(text) for name, text in one.items()} for one in violations]
         status.details.add().Pack(validation_errors_to_bad_request(bounded))

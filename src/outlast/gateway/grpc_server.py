@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from a2a.types import a2a_pb2_grpc
 
+from outlast.gateway.auth.principal import Authenticator
 from outlast.gateway.grpc_binding import GrpcBinding, Readable
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.model.errors import ConfigError
@@ -41,16 +42,18 @@ class GrpcServer:
         port: int,
         tls: TlsFiles | None = None,
         grace_s: float = 5,
+        authenticator: Authenticator | None = None,
     ) -> None:
-        """A server that listens; port 0 takes a free one, which `port` tells. Wants a running
-        event loop. Raises ConfigError when the place is taken or not of this machine, and for
-        files that are no certificate and key."""
+        """A server that listens; port 0 takes a free one, which `port` tells. With an
+        authenticator, calls are for callers that it knows. Wants a running event loop. Raises
+        ConfigError when the place is taken or not of this machine, and for files that are no
+        certificate and key."""
         self._handler = handler
         self._grace_s = grace_s
         self._stopping = asyncio.Event()
         self._server = grpc.aio.server(interceptors=[Readable()], options=_options(handler))
         register: Any = a2a_pb2_grpc.add_A2AServiceServicer_to_server
-        register(GrpcBinding(handler), self._server)
+        register(GrpcBinding(handler, authenticator), self._server)
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             self.port: int = (

@@ -239,28 +239,37 @@ class OutlastRequestHandler(RequestHandler):
     async def on_create_task_push_notification_config(
         self, params: pb.TaskPushNotificationConfig, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
-        raise a2a.PushNotificationNotSupportedError(_NO_PUSH)
+        raise self._without(params, context, a2a.PushNotificationNotSupportedError(_NO_PUSH))
 
     async def on_get_task_push_notification_config(
         self, params: pb.GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
-        raise a2a.PushNotificationNotSupportedError(_NO_PUSH)
+        raise self._without(params, context, a2a.PushNotificationNotSupportedError(_NO_PUSH))
 
     async def on_list_task_push_notification_configs(
         self, params: pb.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> pb.ListTaskPushNotificationConfigsResponse:
-        raise a2a.PushNotificationNotSupportedError(_NO_PUSH)
+        raise self._without(params, context, a2a.PushNotificationNotSupportedError(_NO_PUSH))
 
     async def on_delete_task_push_notification_config(
         self, params: pb.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        raise a2a.PushNotificationNotSupportedError(_NO_PUSH)
+        raise self._without(params, context, a2a.PushNotificationNotSupportedError(_NO_PUSH))
 
     async def on_get_extended_agent_card(
         self, params: pb.GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> pb.AgentCard:
         # Not ExtendedAgentCardNotConfiguredError: that is for a card which promises one (§3.3.4).
-        raise a2a.UnsupportedOperationError("this agent has no extended card")
+        error = a2a.UnsupportedOperationError("this agent has no extended card")
+        raise self._without(params, context, error)
+
+    def _without(
+        self, params: Addressed, context: ServerCallContext, error: a2a.A2AError
+    ) -> a2a.A2AError:
+        """The error, for a caller in its own tenant."""
+        with translated(type(params).__name__):
+            self._identity(params, context)
+        return error
 
 
 def _headers(context: ServerCallContext) -> Mapping[str, str]:

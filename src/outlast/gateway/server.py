@@ -58,6 +58,9 @@ class GatewayServer(uvicorn.Server):
             ws="none",
             log_config=None,
             access_log=False,
+            # A header that anybody can send must not say where a request comes from: callers
+            # whom a proxy names are believed by the address of the proxy.
+            proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=grace_s,
         )

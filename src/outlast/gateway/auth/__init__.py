@@ -1,1 +1,1 @@
-"""Who calls. Nothing here knows a binding: each hands its headers or metadata to a `Gate`."""
+"""Who calls. Nothing here knows a binding but `middleware`: each goes through the one `door`."""

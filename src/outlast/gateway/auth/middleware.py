@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 
 import structlog
+from a2a.server.request_handlers.response_helpers import build_error_response
+from a2a.utils import errors as a2a
+from a2a.utils.error_handlers import build_rest_error_payload
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from outlast.gateway.auth.door import admitted
 from outlast.gateway.auth.principal import Authenticator
+from outlast.gateway.errors import RefusedError, of_caller
 from outlast.model.errors import StoreUnavailable, Unauthenticated
 
 PUBLIC = frozenset({"/.well-known/agent-card.json", "/healthz", "/readyz"})
@@ -16,8 +21,6 @@ PUBLIC = frozenset({"/.well-known/agent-card.json", "/healthz", "/readyz"})
 
 PRINCIPAL = "outlast.principal"
 """Where the ASGI scope holds the caller."""
-
-_ONCE = frozenset({"authorization", "x-api-key"})
 
 log = structlog.get_logger("outlast.gateway")
 
@@ -34,10 +37,8 @@ class Authentication:
         if scope["type"] == "http" and not _is_public(scope):
             peer = scope["client"][0] if scope.get("client") else None
             try:
-                headers = headers_of(scope["headers"])
-                scope[PRINCIPAL] = await self._authenticator.authenticate(headers, peer)
+                scope[PRINCIPAL] = await admitted(self._authenticator, _sent(scope), peer)
             except Unauthenticated as error:
-                log.info("caller.refused", source=peer, reason=str(error))
                 await _unauthenticated(error, scope)(scope, receive, send)
                 return
             except StoreUnavailable as error:
@@ -47,16 +48,9 @@ class Authentication:
         await self._app(scope, receive, send)
 
 
-def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> Mapping[str, str]:
-    """Headers with names in lower case. Raises Unauthenticated for two credentials under one
-    name: whoever looks at another one of them than a proxy in front did could be led astray."""
-    headers: dict[str, str] = {}
-    for name_bytes, value in raw:
-        name = name_bytes.decode("latin-1").lower()
-        if name in headers and name in _ONCE:
-            raise Unauthenticated(f"the header {name} was sent more than once")
-        headers[name] = (f"{headers[name]}, " if name in headers else "") + value.decode("latin-1")
-    return headers
+def _sent(scope: Scope) -> Iterator[tuple[str, str]]:
+    for name, value in scope["headers"]:
+        yield name.decode("latin-1"), value.decode("latin-1")
 
 
 def _path(scope: Scope) -> str:
@@ -70,32 +64,26 @@ def _is_public(scope: Scope) -> bool:
 
 
 def _unauthenticated(error: Unauthenticated, scope: Scope) -> Response:
-    # RFC 6750 §3.1: a request without any credential is told no error code.
-    challenge = 'Bearer realm="a2a"' + ("" if error.is_missing else ', error="invalid_token"')
-    return _refusal(scope, 401, "UNAUTHENTICATED", str(error), {"WWW-Authenticate": challenge})
+    refusal = of_caller(error)
+    assert isinstance(refusal, RefusedError)
+    return _refusal(scope, refusal, 401, refusal.headers)
 
 
 def _away(scope: Scope) -> Response:
-    text = "the agent's store did not answer in time; send the same request again later"
-    return _refusal(scope, 503, "UNAVAILABLE", text, {"Retry-After": "5"})
+    error = a2a.InternalError(
+        "the agent's store did not answer in time; send the same request again later",
+        {"retryable": "true"},
+    )
+    return _refusal(scope, error, 503, {"Retry-After": "5"})
 
 
 def _refusal(
-    scope: Scope, status: int, reason: str, text: str, headers: Mapping[str, str]
+    scope: Scope, error: a2a.A2AError, status: int, headers: Mapping[str, str]
 ) -> Response:
-    info = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": reason,
-        "domain": "a2a-protocol.org",
-        "metadata": {},
-    }
-    if scope["method"] == "POST" and _path(scope) in ("", "/"):
-        body: dict[str, object] = {
-            "jsonrpc": "2.0",
-            "id": None,
-            "error": {"code": -32603, "message": text, "data": [info]},
-        }
-    else:
-        error = {"code": status, "status": reason, "message": text, "details": [info]}
-        body = {"error": error}
+    """The error as the binding says it which the path is of. The body has not been read, so a
+    JSON-RPC error names no id."""
+    is_json_rpc = scope["method"] == "POST" and _path(scope) in ("", "/")
+    body = build_error_response(None, error) if is_json_rpc else build_rest_error_payload(error)
+    if not is_json_rpc:
+        body["error"]["code"] = status
     return JSONResponse(body, status_code=status, headers=dict(headers))
