@@ -37,6 +37,8 @@ EVENTS: Mapping[str, str] = {
     "deadlines.ended": "tasks ended because a deadline passed",
     "tasks.expired": "finished tasks were deleted because their retention is over",
     "gateway.listening": "the gateway answers requests",
+    "provider.keys": "the identity provider publishes other keys than before; they are used now",
+    "provider.failed": "the identity provider's keys could not be fetched; known ones stay good",
     "caller.refused": "a request came without a credential that is valid",
     "request.store_away": "a request ended because the store could not be reached",
     "request.failed": "a request met an unexpected error; the reference is in the reply",

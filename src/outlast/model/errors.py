@@ -17,6 +17,7 @@
         ├── ConfigError             the operator must change the configuration
         │   └── SchemaMismatch      this binary and the store's schema do not fit
         ├── StoreUnavailable        the database did not answer in time; try again
+        │   └── KeysUnavailable     nor did the identity provider, which has a token's key
         └── CallFailed              what a Client meets when it calls an agent
             ├── Unreachable         the agent did not answer for as long as the client is patient
             ├── Uncertain           the message may have been taken, or not
@@ -146,6 +147,11 @@ class StoreUnavailable(OutlastError):
     def __init__(self, text: str, *, happened: bool | None = None) -> None:
         self.happened = happened
         super().__init__(text)
+
+
+class KeysUnavailable(StoreUnavailable):
+    """The identity provider did not answer, so nobody can say whether a token is valid. The same
+    call may succeed later."""
 
 
 class CallFailed(OutlastError):
