@@ -12,6 +12,7 @@ import pytest
 from outlast.model.commit import EventKind, Finish, Lost
 from outlast.model.content import Message
 from outlast.model.errors import (
+    GenerationMismatch,
     InvalidParams,
     KeyReused,
     TaskNotCancelable,
@@ -374,6 +375,49 @@ class TestAnswer:
         async with store.unchanged():
             with pytest.raises(KeyReused):
                 await store.answer(paused, digest="another")
+
+    async def test_at_another_generation_is_refused(self, store: Store) -> None:
+        """When the task is at another generation than `if_generation`, nothing is written:
+        GenerationMismatch, with both."""
+        paused = await store.paused()
+        current = (await store.task(paused.task_id)).generation
+        for insisted in (current - 1, current + 1):
+            async with store.unchanged():
+                with pytest.raises(GenerationMismatch) as raised:
+                    await store.answer(paused, if_generation=Seq(insisted))
+            assert (raised.value.expected, raised.value.current) == (insisted, current)
+        await store.answer(paused, if_generation=current)
+
+    async def test_at_a_generation_that_is_over_is_refused_before_the_question_is(
+        self, store: Store
+    ) -> None:
+        """When the task is at another generation than `if_generation`, nothing is written:
+        GenerationMismatch, with both."""
+        paused = await store.paused()
+        current = (await store.task(paused.task_id)).generation
+        await store.answer(paused)
+        async with store.unchanged():
+            with pytest.raises(GenerationMismatch):
+                await store.answer(paused, "late", send_key="another", if_generation=current)
+            assert (await store.answer(paused, if_generation=current)).is_repeat
+
+    async def test_of_two_at_once_that_insist_on_one_generation_one_wins(
+        self, store: Store
+    ) -> None:
+        """When the task is at another generation than `if_generation`, nothing is written:
+        GenerationMismatch, with both."""
+        other = await store.another()
+        for n in range(5):
+            paused = await store.paused(workflow=f"w{n}", name=f"worker{n}")
+            current = (await store.task(paused.task_id)).generation
+            outcomes = await asyncio.gather(
+                store.answer(paused, "approve", send_key=f"a{n}", if_generation=current),
+                other.answer(paused, "reject", send_key=f"b{n}", if_generation=current),
+                return_exceptions=True,
+            )
+            (loser,) = [one for one in outcomes if isinstance(one, BaseException)]
+            assert isinstance(loser, GenerationMismatch)
+            assert (await store.task(paused.task_id)).generation == current + 1
 
     async def test_to_a_question_that_is_over_is_refused(self, store: Store) -> None:
         """When the task is not paused at `pause_id` any more, nothing is written:

@@ -11,6 +11,7 @@ from a2a.utils import errors as a2a
 
 from outlast.gateway.config import Extension
 from outlast.wire.extension import EXTENSION_URI
+from outlast.wire.mismatch import TaskGenerationMismatchError
 from tests.integration.test_gateway_support import BINDINGS, Gateway, running_gateway
 
 both = pytest.mark.parametrize("binding", BINDINGS)
@@ -26,6 +27,7 @@ TABLE = [
     (a2a.ExtendedAgentCardNotConfiguredError, -32007, 400, "EXTENDED_AGENT_CARD_NOT_CONFIGURED"),
     (a2a.ExtensionSupportRequiredError, -32008, 400, "EXTENSION_SUPPORT_REQUIRED"),
     (a2a.VersionNotSupportedError, -32009, 400, "VERSION_NOT_SUPPORTED"),
+    (TaskGenerationMismatchError, -32010, 409, "TASK_GENERATION_MISMATCH"),
     (a2a.InvalidParamsError, -32602, 400, "INVALID_PARAMS"),
     (a2a.InvalidRequestError, -32600, 400, "INVALID_REQUEST"),
     (a2a.MethodNotFoundError, -32601, 404, "METHOD_NOT_FOUND"),

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from a2a.server.context import ServerCallContext
-from a2a.server.jsonrpc_models import JSONParseError
-from a2a.server.request_handlers.response_helpers import build_error_response
+from a2a.server.jsonrpc_models import JSONParseError, JSONRPCError
+from a2a.server.request_handlers.response_helpers import EXCEPTION_MAP, build_error_response
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.server.routes.rest_dispatcher import RestDispatcher
 from a2a.types import a2a_pb2 as pb
@@ -58,6 +58,10 @@ from outlast.gateway.sse import EventStream, Frames, frame_of
 from outlast.gateway.stream import Item
 from outlast.model.errors import InvalidParams
 from outlast.wire.extension import View
+from outlast.wire.mismatch import TaskGenerationMismatchError
+
+# Else the SDK would say it as an internal error.
+EXCEPTION_MAP[TaskGenerationMismatchError] = JSONRPCError
 
 T = TypeVar("T")
 P = TypeVar("P", pb.CancelTaskRequest, pb.SubscribeToTaskRequest)

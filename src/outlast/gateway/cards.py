@@ -68,8 +68,9 @@ def _extension(config: GatewayConfig) -> pb.AgentExtension:
     extension = pb.AgentExtension(
         uri=EXTENSION_URI,
         description=(
-            "Generations, callers' messages as events, and answers that name their question;"
-            " params: what this gateway promises and limits."
+            "Generations, callers' messages as events, a GetTask that waits for a newer generation,"
+            " sends that insist on one, and answers that name their question; params: what this"
+            " gateway promises and limits."
         ),
         required=False,
     )

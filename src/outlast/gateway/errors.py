@@ -20,6 +20,7 @@ from a2a.utils import errors as a2a
 from outlast.model.errors import (
     CallerError,
     Forbidden,
+    GenerationMismatch,
     InvalidParams,
     StoreUnavailable,
     TaskNotCancelable,
@@ -28,6 +29,7 @@ from outlast.model.errors import (
     Unauthenticated,
     UnsupportedOperation,
 )
+from outlast.wire.mismatch import TaskGenerationMismatchError
 
 log = structlog.get_logger("outlast.gateway")
 
@@ -100,6 +102,13 @@ def of_caller(error: CallerError) -> a2a.A2AError:
             return a2a.TaskNotCancelableError(str(error))
         case UnsupportedOperation():
             return a2a.UnsupportedOperationError(str(error))
+        case GenerationMismatch():
+            known = {
+                "taskId": error.task_id,
+                "expectedGeneration": str(error.expected),
+                "currentGeneration": str(error.current),
+            }
+            return TaskGenerationMismatchError(str(error), known)
         case InvalidParams(path=str(path)):
             violation = {"field": path, "message": str(error).removeprefix(f"{path}: ")}
             return a2a.InvalidParamsError(str(error), {"errors": [violation]})

@@ -10,7 +10,7 @@ from outlast.gateway.limits import check_answer
 from outlast.gateway.patience import persist
 from outlast.gateway.pauses import pause_named
 from outlast.gateway.sends import Send, of_task
-from outlast.model.errors import InvalidParams, UnsupportedOperation
+from outlast.model.errors import GenerationMismatch, InvalidParams, UnsupportedOperation
 from outlast.model.ids import Seq, TaskId
 from outlast.model.pause import Ask, authorization
 from outlast.model.task import State, Task
@@ -33,14 +33,16 @@ class FollowUps:
         """Answer the task's question with the message, once, however often it is sent.
 
         Raises TaskNotFound; InvalidParams for another context, and for an answer that does not fit
-        the question's schema, which leaves the task paused; UnsupportedOperation when the task
-        does not ask, or not any more what the message answers.
+        the question's schema, which leaves the task paused; GenerationMismatch when the task
+        is not where the message insists that it is; UnsupportedOperation when it does not ask, or
+        not any more what the message answers.
         """
         task = await self._task_of(send)
         # The key is looked up after the task was read: if an earlier send of this message is why
         # the task no longer asks, its key is there by now.
         if (first := await self._recall(send)) is not None:
             return first
+        _check_generation(send, task)
         if not task.state.is_paused or task.pause_id is None:
             raise UnsupportedOperation(_why_not(task))
         self._check_pause(send, task.pause_id)
@@ -99,7 +101,16 @@ class FollowUps:
             send_key=send.key.text,
             digest=send.digest,
             state=task.state,
+            if_generation=send.if_generation,
         )
+
+
+def _check_generation(send: Send, task: Task) -> None:
+    """Before anything else is said about a task that the caller has not seen as it is. The store
+    looks once more, where nothing can come in between."""
+    insisted = send.if_generation
+    if insisted is not None and insisted != task.generation:
+        raise GenerationMismatch(task.task_id, expected=insisted, current=task.generation)
 
 
 def _result(state: State, ask: Ask, send: Send) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from outlast.gateway.sending import Sends
 from outlast.gateway.sends import read_send
 from outlast.gateway.stream import Item, Streams, until_settled, until_terminal
 from outlast.gateway.tails import Tails
-from outlast.gateway.waiting import Left, Waiting
+from outlast.gateway.waiting import Left, Waiting, read_newer
 from outlast.model.errors import InvalidParams, TaskNotFound
 from outlast.model.ids import TaskId
 from outlast.model.task import Scope
@@ -154,7 +154,17 @@ class OutlastRequestHandler(RequestHandler):
             identity = self._identity(params, context)
             length = _history_length(params)
             check_history_length(length)
-            return await self._read(identity.scope, _task_id(params.id), context, length)
+            task_id = _task_id(params.id)
+            await self._until_newer(identity.scope, task_id, context)
+            return await self._read(identity.scope, task_id, context, length)
+
+    async def _until_newer(self, scope: Scope, task_id: TaskId, context: ServerCallContext) -> None:
+        """Of plain 1.0 nobody expects a GetTask that waits: only our extension's clients do."""
+        if not self.view_of(context).extended:
+            return
+        if (newer := read_newer(_headers(context))) is not None:
+            left: Left | None = context.state.get("left")
+            await self._waiting.until_newer(scope, task_id, newer, left)
 
     async def on_subscribe_to_task(
         self, params: pb.SubscribeToTaskRequest, context: ServerCallContext

@@ -12,6 +12,7 @@ from outlast.gateway.config import Idempotency
 from outlast.model.errors import InvalidParams
 from outlast.model.ids import uuid7
 from outlast.model.ledger import digest_of
+from outlast.wire.extension import EXTENSION_URI, IF_GENERATION
 
 HEADER = "idempotency-key"
 _LONGEST = 255
@@ -49,7 +50,12 @@ def is_unique(message_id: str) -> bool:
 
 def digest_of_message(body: Mapping[str, Any]) -> str:
     """What a repeat under the same key must equal: the message's content, whatever its id. How
-    the caller wants to be answered (the configuration) may differ."""
+    the caller wants to be answered (the configuration) may differ, and the generation on which it
+    insists: one who does not know whether the first was taken has seen a newer one by now."""
     content = {name: value for name, value in body.items() if name != "messageId"}
+    said = (content.get("metadata") or {}).get(EXTENSION_URI)
+    if isinstance(said, Mapping) and IF_GENERATION in said:
+        kept = {name: value for name, value in said.items() if name != IF_GENERATION}
+        content["metadata"] = {**content["metadata"], EXTENSION_URI: kept}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return digest_of(text)

@@ -13,12 +13,15 @@ from outlast.gateway.keys import HEADER, SendKey, digest_of_message, key_of
 from outlast.gateway.limits import read_message, read_metadata
 from outlast.gateway.scopes import Identity
 from outlast.model.content import Message
-from outlast.model.ids import ContextId, TaskId
+from outlast.model.errors import InvalidParams
+from outlast.model.ids import ContextId, Seq, TaskId
+from outlast.wire.extension import EXTENSION_URI, IF_GENERATION, said_under_uri
 
 
 @dataclass(frozen=True, kw_only=True)
 class Send:
-    """A send, read and checked. `body` is the message as JSON, as it came."""
+    """A send, read and checked. `body` is the message as JSON, as it came. if_generation: the
+    generation at which its task must be."""
 
     identity: Identity
     message: Message
@@ -26,6 +29,7 @@ class Send:
     metadata: Mapping[str, Any]
     key: SendKey
     digest: str
+    if_generation: Seq | None = None
 
 
 def read_send(
@@ -36,13 +40,25 @@ def read_send(
 ) -> Send:
     """The send that a request asks for. Raises InvalidParams with the path of what is wrong."""
     body = read_message(params.message, config)
+    message = Message.from_json(body)
     return Send(
         identity=identity,
-        message=Message.from_json(body),
+        message=message,
         body=body,
         metadata=read_metadata(params.metadata, config),
         key=key_of(params.message.message_id, headers.get(HEADER), config.idempotency),
         digest=digest_of_message(body),
+        if_generation=_insisted(message),
+    )
+
+
+def _insisted(message: Message) -> Seq | None:
+    said = said_under_uri(message.metadata, path="message.metadata").get(IF_GENERATION)
+    if said is None or (isinstance(said, int) and not isinstance(said, bool) and said > 0):
+        return said  # type: ignore[return-value]
+    raise InvalidParams(
+        "must be a generation of the task, as its metadata says it: a whole number from 1 on",
+        path=f"message.metadata['{EXTENSION_URI}'].{IF_GENERATION}",
     )
 
 

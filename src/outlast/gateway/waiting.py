@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.patience import persist
 from outlast.gateway.tails import Tails
+from outlast.model.errors import InvalidParams
 from outlast.model.ids import Seq, TaskId
 from outlast.model.task import Scope, State
 from outlast.store.protocols import TaskStore
@@ -17,6 +20,39 @@ from outlast.wire.events import state_after
 
 Left = Callable[[], Awaitable[None]]
 """Returns when the caller has left."""
+
+_NEWER_THAN = "Outlast-Newer-Than"
+_WAIT = "Outlast-Wait"
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
+_SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newer:
+    """What a call waits for: a generation after this one, for at most so many seconds; None is as
+    long as the gateway lets it."""
+
+    than: Seq
+    seconds: float | None
+
+
+def read_newer(headers: Mapping[str, str]) -> Newer | None:
+    """What a call's headers ask to wait for. Raises InvalidParams for what is no generation, no
+    time, or a time without a generation."""
+    than, seconds = headers.get(_NEWER_THAN.lower()), headers.get(_WAIT.lower())
+    if than is None:
+        if seconds is None:
+            return None
+        raise InvalidParams(
+            f"goes with {_NEWER_THAN}, which says what generation you have", path=_WAIT
+        )
+    if not _WHOLE.fullmatch(than.strip()):
+        raise InvalidParams(
+            "must be the generation that you have, a whole number", path=_NEWER_THAN
+        )
+    if seconds is not None and not _SECONDS.fullmatch(seconds.strip()):
+        raise InvalidParams("must be a number of seconds, such as 30 or 0.5", path=_WAIT)
+    return Newer(than=Seq(int(than.strip())), seconds=None if seconds is None else float(seconds))
 
 
 class Waiting:
@@ -34,12 +70,13 @@ class Waiting:
         await first_or_timeout(settled, left, self._config.blocking_cap_s)
 
     async def until_newer(
-        self, scope: Scope, task_id: TaskId, generation: Seq, seconds: float, left: Left | None
+        self, scope: Scope, task_id: TaskId, newer: Newer, left: Left | None
     ) -> None:
-        """Return when the task has more than this generation, or can have no more; or when so
-        many seconds or the cap are over, the caller has left or the gateway stops."""
-        newer = self._newer(scope, task_id, generation)
-        await first_or_timeout(newer, left, min(seconds, self._config.blocking_cap_s))
+        """Return when the task has a newer generation, or can have none; or when the seconds or
+        the cap are over, the caller has left or the gateway stops. Raises TaskNotFound."""
+        cap_s = self._config.blocking_cap_s
+        seconds = cap_s if newer.seconds is None else min(newer.seconds, cap_s)
+        await first_or_timeout(self._newer(scope, task_id, newer.than), left, seconds)
 
     async def _settled(self, scope: Scope, task_id: TaskId) -> None:
         with self._tails.open(task_id) as tail:

@@ -8,6 +8,7 @@
         │   ├── TaskNotFound        no such task for this caller, or it expired
         │   ├── TaskNotCancelable   it has already ended otherwise
         │   ├── UnsupportedOperation  the task's state does not take this
+        │   ├── GenerationMismatch  the task has gone on since the caller looked at it
         │   ├── InvalidParams       a field is wrong; says which, and what would be right
         │   │   └── KeyReused       other content under an idempotency key in use
         │   ├── TooMany             a limit of this caller is reached; says when to come again
@@ -76,6 +77,20 @@ class TaskNotCancelable(CallerError):
 
 class UnsupportedOperation(CallerError):
     """The task is in a state that does not take this operation."""
+
+
+class GenerationMismatch(CallerError):
+    """The caller insisted on a generation of the task, and it has another one: something has
+    happened since the caller looked."""
+
+    def __init__(self, task_id: str, *, expected: int, current: int) -> None:
+        self.task_id = task_id
+        self.expected = expected
+        self.current = current
+        super().__init__(
+            f"the message insists on generation {expected} of task {task_id}, which is at"
+            f" {current}; read the task, and send again if the message still fits"
+        )
 
 
 class InvalidParams(CallerError):

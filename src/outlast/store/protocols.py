@@ -65,7 +65,10 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerTo:
-    """An answer to a pause in `state`. `result` goes into the ledger under the question's key."""
+    """An answer to a pause in `state`. `result` goes into the ledger under the question's key.
+
+    if_generation: the generation at which the caller insists that the task is; None does not.
+    """
 
     task_id: TaskId
     scope: Scope
@@ -77,6 +80,7 @@ class AnswerTo:
     send_key: str
     digest: str
     state: State = State.INPUT_REQUIRED
+    if_generation: Seq | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +159,9 @@ class TaskStore(Protocol):
         result, WORKING, claimable at once, no lease.
 
         A send under a known key writes nothing and returns what the first one got. When the task
-        is not paused at `pause_id` any more, nothing is written: UnsupportedOperation. A task
-        that does not exist in the scope raises TaskNotFound.
+        is at another generation than `if_generation`, nothing is written: GenerationMismatch, with
+        both. When the task is not paused at `pause_id` any more, nothing is written:
+        UnsupportedOperation. A task that does not exist in the scope raises TaskNotFound.
         """
         ...
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from outlast.model.commit import EventKind, LoggedEvent, status_event, status_of
 from outlast.model.errors import (
+    GenerationMismatch,
     InvalidParams,
     KeyReused,
     TaskNotCancelable,
@@ -116,6 +117,7 @@ class Tasks:
             )
             if first is not None:
                 return first
+            _check_generation(row, answer.if_generation)
             yield from self._answer(row, answer)
             return Sent(task_id=answer.task_id, reply=None, is_repeat=False)
 
@@ -344,6 +346,13 @@ def _within(scope: Scope) -> dict[str, str]:
 
 def _place_of(task: Task) -> Place:
     return Place(status_at=task.status_at, task_id=task.task_id)
+
+
+def _check_generation(row: Row, insisted: Seq | None) -> None:
+    """Of the locked row and after the key: what was accepted once stays so, whatever came since."""
+    current = row["next_seq"] - 1
+    if insisted is not None and insisted != current:
+        raise GenerationMismatch(row["task_id"], expected=insisted, current=current)
 
 
 def _why_not(row: Row, pause_id: Seq) -> str:

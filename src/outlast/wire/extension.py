@@ -42,6 +42,9 @@ class View:
 
 PLAIN = View()
 
+IF_GENERATION = "ifGeneration"
+"""Under our URI in a message: the generation at which its task must be."""
+
 LAST_EVENT_ID = "Last-Event-ID"
 _EVENT_ID = re.compile(r"(?:(?P<epoch>[\w-]{1,64})-)?(?P<seq>\d{1,18})", re.ASCII)
 
