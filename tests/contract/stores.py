@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -33,6 +33,7 @@ from outlast.model.commit import (
     status_event,
 )
 from outlast.model.content import Message
+from outlast.model.delivery import Webhook
 from outlast.model.ids import (
     ContextId,
     Fence,
@@ -70,6 +71,7 @@ from outlast.store.protocols import (
 from outlast.store.sqlite import SqliteDatabase
 from outlast.store.sweeping import Sweeping
 from outlast.store.tasks import Tasks
+from outlast.store.webhooks import Webhooks
 from outlast.store.work import Work
 
 T = TypeVar("T")
@@ -256,6 +258,7 @@ class Store:
         self.admin = Admin(self.database)
         self.inspect = Inspect(self.database)
         self.access = Access(self.database)
+        self.webhooks = Webhooks(self.database)
 
     @property
     def is_sqlite(self) -> bool:
@@ -571,6 +574,20 @@ def answer_to(paused: Paused, text: str = "yes", **changes: Any) -> AnswerTo:
         "digest": f"digest of {text}",
     }
     return AnswerTo(**(values | changes))
+
+
+def new_webhook(config_id: str = "one", **changes: Any) -> Webhook:
+    """A webhook with all its secrets."""
+    return replace(
+        Webhook(
+            config_id=config_id,
+            url="https://hooks.example.com/a2a",
+            token="t0ken",
+            scheme="Bearer",
+            credentials="s3cret",
+        ),
+        **changes,
+    )
 
 
 def new_key(name: str = "ci", **changes: Any) -> NewKey:

@@ -29,6 +29,7 @@ from outlast.store.inspect import Inspect
 from outlast.store.log import Log
 from outlast.store.sweeping import Sweeping
 from outlast.store.tasks import Tasks
+from outlast.store.webhooks import Webhooks
 from outlast.store.work import Work
 from tests.contract.stores import (
     SCOPE,
@@ -38,11 +39,13 @@ from tests.contract.stores import (
     entry,
     new_key,
     new_task,
+    new_webhook,
     new_worker,
 )
 
 IMPLEMENTATIONS: dict[type, type] = {
     protocols.TaskStore: Tasks,
+    protocols.WebhookStore: Webhooks,
     protocols.LogStore: Log,
     protocols.WorkStore: Work,
     protocols.BeatStore: Beats,
@@ -53,6 +56,7 @@ IMPLEMENTATIONS: dict[type, type] = {
 }
 FILES = {
     "TaskStore": "test_task_store",
+    "WebhookStore": "test_webhook_store",
     "LogStore": "test_log_store",
     "WorkStore": "test_work_store",
     "BeatStore": "test_beat_store",
@@ -167,6 +171,10 @@ async def _call(store: Store, verb: str) -> object:
         "snapshot": lambda: store.tasks.snapshot(SCOPE, task),
         "status_of": lambda: store.tasks.status_of(SCOPE, task),
         "page": lambda: store.tasks.page(SCOPE, protocols.Wanted(), limit=1),
+        "add_webhook": lambda: store.webhooks.add_webhook(SCOPE, task, new_webhook()),
+        "webhook": lambda: store.webhooks.webhook(SCOPE, task, "one"),
+        "webhooks": lambda: store.webhooks.webhooks(SCOPE, task, limit=1),
+        "remove_webhook": lambda: store.webhooks.remove_webhook(SCOPE, task, "one"),
         "events_since": lambda: store.log.events_since(task, Seq(0)),
         "event": lambda: store.log.event(task, Seq(1)),
         "ends_of": lambda: store.log.ends_of([task]),

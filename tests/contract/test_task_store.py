@@ -25,7 +25,7 @@ from outlast.model.ledger import LedgerKind
 from outlast.model.pause import OnDeadline
 from outlast.model.task import Scope, State
 from outlast.store.database import Query, Script, Statement, catalog
-from outlast.store.protocols import Place, Sent, Wanted
+from outlast.store.protocols import MOST_WEBHOOKS, Place, Sent, Wanted
 from tests.contract.stores import (
     DAY,
     HOUR,
@@ -37,6 +37,7 @@ from tests.contract.stores import (
     kinds,
     moved,
     new_task,
+    new_webhook,
     said,
     scope_with,
     statements,
@@ -138,6 +139,16 @@ class TestCreate:
         assert (event.seq, event.kind, event.is_message) == (1, EventKind.TASK, True)
         assert event.body == {"message": new.message, "caller": {"subject": "ann"}}
         assert (event.fence, event.write_no, task.generation) == (0, None, 1)
+
+    async def test_keeps_a_webhook(self, store: Store) -> None:
+        """A webhook that comes with it is kept in the same transaction."""
+        new = new_task(webhook=new_webhook())
+        with statements() as sent:
+            await store.tasks.create(new)
+        assert sent.count("commit") == 1
+        assert await store.webhooks.webhook(SCOPE, new.task_id, "one") == new_webhook()
+        (row,) = await store.sql("select * from webhooks")
+        assert (row["cursor"], row["pinned_seq"]) == (0, None)
 
     async def test_leaves_nothing_behind_when_it_fails_half_way(self, store: Store) -> None:
         """Create the task, its event 1 (kind TASK) and the send key in one transaction."""
@@ -330,6 +341,25 @@ class TestAnswer:
         assert (entry.kind, entry.result) == (LedgerKind.ANSWER, '{"text":"yes"}')
         run = await store.claim_again(paused.task_id)
         assert (run.lease.state, run.lease.attempt) == (State.WORKING, 1)
+
+    async def test_keeps_a_webhook(self, store: Store) -> None:
+        """A webhook that comes with it is kept in the same transaction, as `add_webhook` does."""
+        paused = await store.paused()
+        with statements() as sent:
+            await store.answer(paused, webhook=new_webhook())
+        assert sent.count("commit") == 1
+        assert await store.webhooks.webhook(SCOPE, paused.task_id, "one") == new_webhook()
+        (row,) = await store.sql("select * from webhooks")
+        assert row["pinned_seq"] == (await store.task(paused.task_id)).generation
+
+    async def test_with_one_webhook_too_many_leaves_the_task_paused(self, store: Store) -> None:
+        """A webhook that comes with it is kept in the same transaction, as `add_webhook` does."""
+        paused = await store.paused()
+        for n in range(MOST_WEBHOOKS):
+            await store.webhooks.add_webhook(SCOPE, paused.task_id, new_webhook(f"{n}"))
+        async with store.unchanged():
+            with pytest.raises(UnsupportedOperation):
+                await store.answer(paused, webhook=new_webhook("one more"))
 
     async def test_is_kept_even_where_the_question_left_no_intent(self, store: Store) -> None:
         """Answer the pause in one transaction: the answer's event (kind MESSAGE), the ledger's

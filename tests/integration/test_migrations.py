@@ -309,11 +309,14 @@ DUMMIES: dict[str, Any] = {
     "subject": "ann",
     "source": "192.0.2.1",
     "detail": "x",
+    "config_id": "one",
+    "url": "https://hooks.example.com",
+    "secrets": "{}",
 }
 _NUMBERS = """
     n seq fence write_no visit attempt priority max_age events failures beat beat_ms lease_ms by
     gap since until before after age delay crashes pause_id hook_grace retention ready_at
-    ready_after deadline_at deadline_after remind_at remind_after past
+    ready_after deadline_at deadline_after remind_at remind_after past pinned_seq
 """
 DUMMIES |= {name: 1_700_000_000_000 if name.endswith("_at") else 7 for name in _NUMBERS.split()}
 _OPTIONAL = """
@@ -324,6 +327,8 @@ NULLABLE = {
     "task_id": {"send_keys_claim"},
     "tenant": {"api_keys_create"},
     "lasts": {"api_keys_create"},
+    "secrets": {"webhooks_put"},
+    "pinned_seq": {"webhooks_put"},
     "reply": {"send_keys_claim"},
     "write_no": {"task_events_append", "task_runs_end"},
     "request": {"task_ledger_intend"},

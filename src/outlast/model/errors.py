@@ -6,6 +6,7 @@
     └── OutlastError
         ├── CallerError             the caller sent something that cannot be done
         │   ├── TaskNotFound        no such task for this caller, or it expired
+        │   │   └── WebhookNotFound  the task has no push notification config of this id
         │   ├── TaskNotCancelable   it has already ended otherwise
         │   ├── UnsupportedOperation  the task's state does not take this
         │   ├── GenerationMismatch  the task has gone on since the caller looked at it
@@ -69,6 +70,18 @@ class TaskNotFound(CallerError):
             if expired
             else f"there is no task {task_id}"
         )
+
+
+class WebhookNotFound(TaskNotFound):
+    """The task has no push notification config of this id. For the protocol that is a task which
+    is not found."""
+
+    def __init__(self, task_id: str, config_id: str) -> None:
+        self.task_id = task_id
+        self.expired = False
+        self.config_id = config_id
+        text = f"task {task_id} has no push notification config {config_id}"
+        CallerError.__init__(self, text)
 
 
 class TaskNotCancelable(CallerError):

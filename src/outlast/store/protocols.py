@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from outlast.model.commit import LoggedEvent, Verdict, Write
+from outlast.model.delivery import Webhook
 from outlast.model.ids import (
     ContextId,
     Fence,
@@ -33,7 +34,7 @@ from outlast.model.task import Scope, State, Task
 @dataclass(frozen=True, kw_only=True)
 class NewTask:
     """What a gateway knows of a task to create. `digest` covers the message's content; `max_open`
-    bounds the unfinished tasks of its owner, None does not."""
+    bounds the unfinished tasks of its owner, None does not; `webhook` came with the message."""
 
     task_id: TaskId
     scope: Scope
@@ -49,6 +50,7 @@ class NewTask:
     digest: str
     priority: int = 0
     max_open: int | None = None
+    webhook: Webhook | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,8 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerTo:
-    """An answer to a pause in `state`. `result` goes into the ledger under the question's key.
+    """An answer to a pause in `state`. `result` goes into the ledger under the question's key;
+    `webhook` came with the message.
 
     if_generation: the generation at which the caller insists that the task is; None does not.
     """
@@ -81,6 +84,7 @@ class AnswerTo:
     digest: str
     state: State = State.INPUT_REQUIRED
     if_generation: Seq | None = None
+    webhook: Webhook | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +136,8 @@ class TaskStore(Protocol):
     async def create(self, new: NewTask) -> Sent:
         """Create the task, its event 1 (kind TASK) and the send key in one transaction.
 
+        A webhook that comes with it is kept in the same transaction.
+
         The task is SUBMITTED and claimable at once. A send under a known key writes nothing and
         returns what the first one got. The same key with another digest raises KeyReused. While
         the scope has `max_open` unfinished tasks, however many creates run at once, nothing is
@@ -157,6 +163,8 @@ class TaskStore(Protocol):
     async def answer(self, answer: AnswerTo) -> Sent:
         """Answer the pause in one transaction: the answer's event (kind MESSAGE), the ledger's
         result, WORKING, claimable at once, no lease.
+
+        A webhook that comes with it is kept in the same transaction, as `add_webhook` does.
 
         A send under a known key writes nothing and returns what the first one got. When the task
         is at another generation than `if_generation`, nothing is written: GenerationMismatch, with
@@ -219,6 +227,45 @@ class TaskStore(Protocol):
         `TOTAL_BOUND`. Each task comes with its messages, its questions and its last status event,
         and with its artifact events where `artifacts` asks for them.
         """
+        ...
+
+
+MOST_WEBHOOKS = 20
+"""How many webhooks a task can have."""
+
+
+class WebhookStore(Protocol):
+    """Where callers want the events of their tasks sent. Every verb is bound to a scope, as those
+    of `TaskStore` are."""
+
+    async def add_webhook(self, scope: Scope, task_id: TaskId, webhook: Webhook) -> None:
+        """Keep a webhook of the task under its config id. Its first delivery will show the task as
+        of the event that was then the last.
+
+        The same again writes nothing, unless the webhook is exhausted. Another one under the same
+        id takes the place of the first: it is served anew, and a delivery of the first under way
+        finds the fence raised. While the task has `MOST_WEBHOOKS`, however many are added at once,
+        one more is not kept: UnsupportedOperation. A task that does not exist in the scope raises
+        TaskNotFound.
+        """
+        ...
+
+    async def webhook(self, scope: Scope, task_id: TaskId, config_id: str) -> Webhook:
+        """The task's webhook of this id. One that this task does not have raises WebhookNotFound.
+        A task that does not exist in the scope raises TaskNotFound."""
+        ...
+
+    async def webhooks(
+        self, scope: Scope, task_id: TaskId, *, limit: int, after: str = ""
+    ) -> Sequence[Webhook]:
+        """The task's webhooks whose ids come after `after`, in the order of their bytes, at most
+        `limit`. A task that does not exist in the scope raises TaskNotFound."""
+        ...
+
+    async def remove_webhook(self, scope: Scope, task_id: TaskId, config_id: str) -> None:
+        """Forget the webhook, with its secrets, whoever is delivering to it. One that the task does
+        not have is as good as forgotten. A task that does not exist in the scope raises
+        TaskNotFound."""
         ...
 
 

@@ -11,7 +11,6 @@ from outlast.model.errors import (
     InvalidParams,
     KeyReused,
     TaskNotCancelable,
-    TaskNotFound,
     TooMany,
     UnsupportedOperation,
 )
@@ -33,6 +32,8 @@ from outlast.store.protocols import (
     Wanted,
 )
 from outlast.store.rows import event_of, task_of
+from outlast.store.scoped import found, missing, taken, within
+from outlast.store.webhooks import put
 
 T = TypeVar("T")
 
@@ -74,6 +75,8 @@ class Tasks:
                 priority=new.priority,
             )
             yield endings.append(self._queries, {"next_seq": 2, "fence": 0}, new.task_id, event)
+            if new.webhook is not None:
+                yield from put(self._queries, new.task_id, new.webhook, pinned=None)
             return Sent(task_id=new.task_id, reply=None, is_repeat=False)
 
         return await self._write(script)
@@ -82,8 +85,8 @@ class Tasks:
         """After the key: a repeat of what was started is answered however much is open."""
         if new.max_open is None:
             return
-        yield self._queries("tasks_lock_owner", **_within(new.scope))
-        rows = yield self._queries("tasks_count_open", **_within(new.scope), n=new.max_open)
+        yield self._queries("tasks_lock_owner", **within(new.scope))
+        rows = yield self._queries("tasks_count_open", **within(new.scope), n=new.max_open)
         if rows[0]["open"] >= new.max_open:
             raise TooMany(
                 f"{new.max_open} of your tasks are unfinished, and that is the limit; finish or"
@@ -140,6 +143,9 @@ class Tasks:
         numbers = {"next_seq": rows[0]["next_seq"], "fence": row["fence"]}
         yield endings.append(self._queries, numbers, answer.task_id, event)
         yield endings.outcome_of_pause(self._queries, row, answer.ledger_key, answer.result)
+        if answer.webhook is not None:
+            pinned = Seq(rows[0]["next_seq"] - 1)
+            yield from put(self._queries, answer.task_id, answer.webhook, pinned=pinned)
 
     def _claim_key(
         self,
@@ -152,7 +158,7 @@ class Tasks:
         """None when the key was free and is now this send's; else what it stands for already."""
         claimed = yield self._queries(
             "send_keys_claim",
-            **_within(scope),
+            **within(scope),
             key=key,
             task_id=task_id,
             digest=digest,
@@ -163,7 +169,7 @@ class Tasks:
         return (yield from self._known_key(scope, key, digest))
 
     def _known_key(self, scope: Scope, key: str, digest: str) -> Script[Sent | None]:
-        rows = yield self._queries("send_keys_get", **_within(scope), key=key)
+        rows = yield self._queries("send_keys_get", **within(scope), key=key)
         if not rows:
             return None
         row = rows[0]
@@ -243,9 +249,9 @@ class Tasks:
 
     async def status_of(self, scope: Scope, task_id: TaskId) -> tuple[State, Seq]:
         def script() -> Script[tuple[State, Seq]]:
-            rows = yield self._queries("tasks_standing", **_within(scope), task_id=task_id)
+            rows = yield self._queries("tasks_standing", **within(scope), task_id=task_id)
             if not rows:
-                yield from self._missing(scope, task_id)
+                yield from missing(self._queries, scope, task_id)
             return State(rows[0]["state"]), Seq(rows[0]["next_seq"] - 1)
 
         return await self._read(script)
@@ -275,7 +281,7 @@ class Tasks:
     ) -> Page:
         place = after or _BEFORE_ALL
         filters = {
-            **_within(scope),
+            **within(scope),
             "context_id": wanted.context_id,
             "state": None if wanted.state is None else wanted.state.value,
             "changed_since": wanted.changed_since or 0,
@@ -314,21 +320,10 @@ class Tasks:
         return logs
 
     def _found(self, scope: Scope, task_id: TaskId) -> Script[Row]:
-        rows = yield self._queries("tasks_find", **_within(scope), task_id=task_id)
-        if not rows:
-            yield from self._missing(scope, task_id)
-        return rows[0]
+        return (yield from found(self._queries, scope, task_id))
 
     def _taken(self, scope: Scope, task_id: TaskId) -> Script[Row]:
-        """The row, locked, if it is this scope's."""
-        rows = yield self._queries("tasks_take", task_id=task_id)
-        if not rows or any(rows[0][name] != value for name, value in _within(scope).items()):
-            yield from self._missing(scope, task_id)
-        return rows[0]
-
-    def _missing(self, scope: Scope, task_id: TaskId) -> Script[None]:
-        expired = yield self._queries("tombstones_find", **_within(scope), task_id=task_id)
-        raise TaskNotFound(task_id, expired=bool(expired))
+        return (yield from taken(self._queries, scope, task_id))
 
     async def _read(self, script: Callable[[], Script[T]]) -> T:
         return await self._database.read(script)
@@ -338,10 +333,6 @@ class Tasks:
             return await self._database.transact(script)
         except StatementRefused as refusal:
             raise InvalidParams(f"this cannot be stored: {refusal.reason}") from None
-
-
-def _within(scope: Scope) -> dict[str, str]:
-    return {"agent": scope.agent, "tenant": scope.tenant, "owner": scope.owner}
 
 
 def _place_of(task: Task) -> Place:

@@ -167,7 +167,7 @@ comment on table task_folds is 'The Task folded up to seq: a cache, dropping it 
 
 create table webhooks (
     task_id      text not null,
-    config_id    text not null,
+    config_id    text collate "C" not null,
     url          text not null,
     secrets      text,
     filter       text,
@@ -183,6 +183,9 @@ create table webhooks (
     primary key (task_id, config_id)
 );
 comment on table webhooks is 'Push notification configs and how far each was served.';
+comment on column webhooks.config_id is 'Compared by bytes: pages are cut at ids.';
+comment on column webhooks.secrets is 'The token, scheme and credentials of a delivery, as JSON.';
+comment on column webhooks.pinned_seq is 'The next delivery is the Task as of this event.';
 create index webhooks_due on webhooks (due_at) where due_at is not null and lease_owner is null;
 create index webhooks_leased on webhooks (lease_owner) where lease_owner is not null;
 
