@@ -5,6 +5,7 @@ from outlast.client.client import Client
 from outlast.client.snapshot import (
     ArtifactChanged,
     Event,
+    Link,
     Opened,
     Question,
     Reset,
@@ -17,6 +18,7 @@ __all__ = [
     "ArtifactChanged",
     "Client",
     "Event",
+    "Link",
     "Opened",
     "Patience",
     "Question",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from a2a.types import a2a_pb2 as pb
 
 from outlast.client.calls import Calls, Patience, card_at, repeated
 from outlast.client.following import Following
-from outlast.client.snapshot import Event, Sent, Snapshot
+from outlast.client.snapshot import Event, Link, Sent, Snapshot
 from outlast.model.content import Data, Message
 from outlast.model.errors import (
     NotCompleted,
@@ -100,6 +100,11 @@ class Client:
     def card(self) -> pb.AgentCard:
         """The agent's card."""
         return self._agent_calls.card
+
+    @property
+    def numbers_events(self) -> bool:
+        """Whether the agent numbers its events, so that a cut stream goes on after the last one."""
+        return self._agent_calls.is_ours
 
     # --- sending ------------------------------------------------------------------------------
 
@@ -242,17 +247,24 @@ class Client:
         )
         return Snapshot(task)
 
-    def follow(self, task_id: str) -> AsyncGenerator[Event, None]:
+    def follow(
+        self, task_id: str, *, on_link: Callable[[Link], None] | None = None
+    ) -> AsyncGenerator[Event, None]:
         """The task's events: Opened first, then each change, through pauses, until it has ended.
 
-        Connections may be cut; the agent may restart. From an agent that speaks our extension no
-        event is shown twice and none is missed as long as streams reach it; from any other, what
-        was missed is told by comparing. When what happened cannot be told, a Reset says how the
-        task is now. Leave early through `contextlib.aclosing`.
+        Connections may be cut; the agent may restart. What is shown, applied in order, equals the
+        task as `get` shows it in state, status and artifacts, and nothing is shown twice. From an
+        agent that numbers its events each one is shown, as long as streams reach it at all. From
+        any other, and where only looks at the task get through, what happened meanwhile is told by
+        comparing: the state and the text that it led to, not the steps on the way. When not even
+        that can be told, a Reset says how the task is now. Leave early through
+        `contextlib.aclosing`.
+
+        on_link: called when the connection is lost, and with what there is when it is back.
 
         Raises TaskNotFound, and Unreachable when the agent stays away.
         """
-        return Following(self._agent_calls, task_id, self._tenant).events()
+        return Following(self._agent_calls, task_id, self._tenant, on_link).events()
 
     async def result(self, task_id: str) -> Snapshot:
         """The task when it has completed, however long that takes, questions included.

@@ -9,7 +9,7 @@ asked for: by calls that wait for something newer where the server can, else at 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -22,6 +22,7 @@ from outlast.client.failures import Failure, delay_before, failure_of, translate
 from outlast.client.snapshot import (
     ArtifactChanged,
     Event,
+    Link,
     Opened,
     Reset,
     Snapshot,
@@ -42,10 +43,18 @@ _SEEN_THROUGH = (a2a.UnsupportedOperationError, a2a.MethodNotFoundError, NotImpl
 class Following:
     """One task, as it was shown so far."""
 
-    def __init__(self, calls: Calls, task_id: str, tenant: str) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        task_id: str,
+        tenant: str,
+        on_link: Callable[[Link], None] | None = None,
+    ) -> None:
         self._calls = calls
         self._task_id = task_id
         self._tenant = tenant
+        self._on_link = on_link
+        self._link: Link | None = None
         self._task: pb.Task | None = None
         self._last_id: str | None = None
         self._streams = bool(calls.card.capabilities.streaming)
@@ -83,8 +92,10 @@ class Following:
             except Exception as error:
                 failure = failure_of(error)
                 failing_since = failing_since or loop.time()
+                told = translated(error, self._task_id)
                 if _is_final(error) or loop.time() - failing_since > patience.total:
-                    raise translated(error, self._task_id) from error
+                    raise told from error
+                self._linked(Link(by="nothing", why=str(told)))
             if not self.is_over:
                 pause = delay_before(
                     attempt, failure, first=patience.first, longest=patience.longest
@@ -101,16 +112,24 @@ class Following:
                 async with aclosing(self._stream()) as items:
                     async for item in items:
                         self._barren = 0
+                        self._linked(Link(by="stream"))
                         yield item
                 return
             except _SEEN_THROUGH:
                 # The task has ended, or nothing is streamed here: a look tells which.
                 self._streams = False
         self._looks += 1
-        for event in await self._look():
+        events = await self._look()
+        self._linked(Link(by="looks"))
+        for event in events:
             yield True, event
         yield False, None
         self._streams = self._streams or self._streams_again()
+
+    def _linked(self, link: Link) -> None:
+        if self._on_link is not None and link != self._link:
+            self._on_link(link)
+        self._link = link
 
     def _streams_again(self) -> bool:
         """A refused stream is tried again only where the card promises streams."""

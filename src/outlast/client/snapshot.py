@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
@@ -132,6 +132,15 @@ class Reset:
 
 
 Event = Opened | StatusChanged | ArtifactChanged | Reset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What connects a follower with its task: a stream that brings events, looks at the task where
+    streams bring nothing, or for the moment nothing, and why."""
+
+    by: Literal["stream", "looks", "nothing"]
+    why: str = ""
 
 
 def state_of(status: pb.TaskStatus) -> State:

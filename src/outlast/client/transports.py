@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import httpx
@@ -107,23 +108,34 @@ async def _events(
         yield "message", (await response.aread()).decode()
         return
     name, last_id, data = "message", None, list[str]()
-    async for line in response.aiter_lines():
-        if not line:
-            if data:
-                if context is not None and last_id is not None:
-                    context.state[LAST_ID] = last_id
-                yield name, "\n".join(data)
-            name, data = "message", []
-            continue
-        field, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        match field:
-            case "data":
-                data.append(value)
-            case "event":
-                name = value
-            case "id":
-                last_id = value
+    async with aclosing(_lines(response)) as lines:
+        async for line in lines:
+            if not line:
+                if data:
+                    if context is not None and last_id is not None:
+                        context.state[LAST_ID] = last_id
+                    yield name, "\n".join(data)
+                name, data = "message", []
+                continue
+            field, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            match field:
+                case "data":
+                    data.append(value)
+                case "event":
+                    name = value
+                case "id":
+                    last_id = value
     if data:
         # Cut between two lines: half an event is none.
         raise A2AClientError("the stream was cut in the middle of an event")
+
+
+async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
+    """Lines as streams of events end them. httpx also splits at U+0085, U+2028 and U+2029, which
+    servers leave in their JSON."""
+    pending = b""
+    async for chunk in response.aiter_bytes():
+        *lines, pending = (pending + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode()
