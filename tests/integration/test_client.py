@@ -1,27 +1,19 @@
-"""The client, against our gateway over connections that are cut, and against the SDK's server."""
+"""The client against our gateway, over connections that are cut."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
-from a2a.server.agent_execution import AgentExecutor, RequestContext
-from a2a.server.events import EventQueue
-from a2a.server.request_handlers import DefaultRequestHandler
-from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
-from a2a.server.tasks import InMemoryTaskStore
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
-from starlette.applications import Starlette
 
 from outlast import Client
 from outlast.client import ArtifactChanged, Event, Opened, Patience, Reset, StatusChanged
-from outlast.gateway.server import GatewayServer, listen
 from outlast.model.errors import (
     ConfigError,
     TaskCanceled,
@@ -162,84 +154,6 @@ async def test_what_is_not_there_is_said(sqlite_url: str) -> None:
         await Client(gateway.url, patience=Patience(total=0.1)).__aenter__()
     with pytest.raises(ConfigError, match="http"):
         await Client("example").__aenter__()
-
-
-class Steady(AgentExecutor):
-    """Writes fifty chunks, one at each `more`."""
-
-    def __init__(self) -> None:
-        self.more = asyncio.Semaphore(0)
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        ids: dict[str, Any] = {"task_id": context.task_id, "context_id": context.context_id}
-        task = pb.Task(id=context.task_id, context_id=context.context_id)
-        task.status.state = pb.TASK_STATE_WORKING
-        await event_queue.enqueue_event(task)
-        for index in range(50):
-            await self.more.acquire()
-            artifact = pb.Artifact(artifact_id="out", parts=[pb.Part(text="a")])
-            update = pb.TaskArtifactUpdateEvent(**ids, artifact=artifact, append=index > 0)
-            await event_queue.enqueue_event(update)
-        status = pb.TaskStatus(state=pb.TASK_STATE_COMPLETED)
-        await event_queue.enqueue_event(pb.TaskStatusUpdateEvent(**ids, status=status))
-
-    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        raise NotImplementedError
-
-
-async def test_any_server_of_the_protocol_is_followed_over_cuts() -> None:
-    executor = Steady()
-    async with sdk_server(executor) as (proxy, client):
-        sent = await client.send("begin", wait=False)
-        assert sent.snapshot is not None
-        events: list[Event] = []
-        stream: AsyncGenerator[Event, None] = client.follow(sent.snapshot.task_id)
-        async for event in stream:
-            events.append(event)
-            executor.more.release()
-            if len(events) % 10 == 0:
-                proxy.reset()
-        task = made_of(events)
-        assert "".join(part.text for part in task.artifacts[0].parts) == "a" * 50
-        assert plain(task) == plain((await client.get(sent.snapshot.task_id)).task)
-
-
-@asynccontextmanager
-async def sdk_server(executor: AgentExecutor) -> AsyncIterator[tuple[Proxy, Client]]:
-    """The SDK's own server with its store in memory, behind a proxy."""
-    listener = listen("127.0.0.1", 0)
-    port = listener.getsockname()[1]
-    async with Proxy("127.0.0.1", port) as proxy:
-        card = pb.AgentCard(
-            name="steady",
-            description="Writes.",
-            version="1",
-            capabilities=pb.AgentCapabilities(streaming=True),
-            supported_interfaces=[
-                pb.AgentInterface(
-                    url=f"http://127.0.0.1:{proxy.port}/rpc",
-                    protocol_binding="JSONRPC",
-                    protocol_version="1.0",
-                )
-            ],
-        )
-        handler = DefaultRequestHandler(executor, InMemoryTaskStore(), card)
-        routes = [*create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/rpc")]
-        server = GatewayServer(Starlette(routes=routes), _Nothing(), listener)  # type: ignore[arg-type]
-        serving = asyncio.create_task(server.serve())
-        try:
-            async with Client(f"http://127.0.0.1:{proxy.port}", patience=QUICK) as client:
-                yield proxy, client
-        finally:
-            server.stop()
-            await serving
-
-
-class _Nothing:
-    """A handler that holds nothing which a stop would end."""
-
-    def close(self) -> None:
-        pass
 
 
 async def test_with_the_extension_history_and_generation_fold_too(sqlite_url: str) -> None:
