@@ -53,9 +53,9 @@ def digest_of_message(body: Mapping[str, Any]) -> str:
     the caller wants to be answered (the configuration) may differ, and the generation on which it
     insists: one who does not know whether the first was taken has seen a newer one by now."""
     content = {name: value for name, value in body.items() if name != "messageId"}
-    said = (content.get("metadata") or {}).get(EXTENSION_URI)
-    if isinstance(said, Mapping) and IF_GENERATION in said:
-        kept = {name: value for name, value in said.items() if name != IF_GENERATION}
-        content["metadata"] = {**content["metadata"], EXTENSION_URI: kept}
+    match content.get("metadata"):
+        case {**metadata} if isinstance(said := metadata.get(EXTENSION_URI), Mapping):
+            kept = {name: value for name, value in said.items() if name != IF_GENERATION}
+            content["metadata"] = {**metadata, EXTENSION_URI: kept}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return digest_of(text)
