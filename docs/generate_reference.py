@@ -111,8 +111,7 @@ def _shown(name: str) -> str:
 
 def _commands() -> Iterator[str]:
     yield "## Commands\n\nEach exits with 0 when it did what it says, and else says what was wrong."
-    group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
+    for name, command in commands():
         yield f"### outlast {name}\n\n{_one_line(command.help)}"
         arguments = [param for param in command.params if param.param_type_name == "argument"]
         options = [param for param in command.params if param.param_type_name == "option"]
@@ -120,6 +119,19 @@ def _commands() -> Iterator[str]:
         yield f"```\n{usage}{' [OPTIONS]' if options else ''}\n```"
         rows = [(_named(param), _one_line(param.help)) for param in [*arguments, *options]]
         yield _table(("argument or option", "what it says"), rows)
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command by its full name: `keys create`."""
+    yield from _below(typer.main.get_command(app), "")
+
+
+def _below(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _below(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
 
 
 def _placeholder(param: Any) -> str:

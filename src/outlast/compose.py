@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from outlast.configuration import Configuration
-from outlast.gateway.app import create_app
+from outlast.gateway.app import Unready, create_app
 from outlast.gateway.auth.principal import Authenticator
 from outlast.gateway.auth.ways import Way, any_of, by_api_keys, by_proxy
 from outlast.gateway.cards import agent_card
@@ -261,12 +261,7 @@ def gateway_role(
     """A gateway on its address. The card names the port that is really listened on. The health
     of a worker in the same process is told too."""
     ways = ways_of_knowing(agent, stores, configuration)
-    if not ways and not configuration.open_to_all and not _is_loopback(configuration.host):
-        raise ConfigError(
-            f"nobody is authenticated, so the gateway listens on loopback only, not on"
-            f" {configuration.host}: say how callers are known (OUTLAST_API_KEYS=true, or"
-            " OUTLAST_PROXY_HEADER), or say OUTLAST_OPEN_TO_ALL=true"
-        )
+    _check_reach(configuration, ways)
     authenticator = any_of(ways)
     listener = listen(configuration.host, configuration.port)
     host, port = listener.getsockname()[:2]
@@ -282,16 +277,6 @@ def gateway_role(
         config,
         identify=_identification(agent, ways, configuration),
     )
-
-    async def unready() -> list[str]:
-        hindrances = [] if worker is None else worker.hindrances()
-        try:
-            await stores.admin.check()
-        except OutlastError as error:
-            return [str(error), *hindrances]
-        return hindrances
-
-    problems = list if worker is None else worker.problems
     grpc = None
     if configuration.grpc_port is not None:
         try:
@@ -304,8 +289,8 @@ def gateway_role(
     app = create_app(
         handler,
         agent_card(agent, config, ways),
-        problems=problems,
-        unready=unready,
+        problems=list if worker is None else worker.problems,
+        unready=_unready(stores, worker),
         authenticator=authenticator,
     )
     server = GatewayServer(app, handler, listener)
@@ -319,6 +304,28 @@ def gateway_role(
         return http
     both = (http, Role(run=grpc.serve, stop=grpc.stop))
     return Role(run=lambda: run_together(*both), stop=server.stop)
+
+
+def _check_reach(configuration: Configuration, ways: list[Way]) -> None:
+    """Raise ConfigError where other machines would reach a gateway that knows nobody."""
+    if not ways and not configuration.open_to_all and not _is_loopback(configuration.host):
+        raise ConfigError(
+            f"nobody is authenticated, so the gateway listens on loopback only, not on"
+            f" {configuration.host}: say how callers are known (OUTLAST_API_KEYS=true, or"
+            " OUTLAST_PROXY_HEADER), or say OUTLAST_OPEN_TO_ALL=true"
+        )
+
+
+def _unready(stores: Stores, worker: Role | None) -> Unready:
+    async def unready() -> list[str]:
+        hindrances = [] if worker is None else worker.hindrances()
+        try:
+            await stores.admin.check()
+        except OutlastError as error:
+            return [str(error), *hindrances]
+        return hindrances
+
+    return unready
 
 
 def _grpc_server(

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from outlast import compose
-from outlast.cli import calling
-from outlast.configuration import Configuration, configuration
+from outlast.cli import access, calling
+from outlast.cli.frame import (
+    AgentPath,
+    DatabaseUrl,
+    configured,
+    out,
+    run,
+    stop,
+    table,
+    with_stores,
+)
 from outlast.gateway.pauses import pause_named
-from outlast.model.errors import ConfigError, OutlastError
+from outlast.model.errors import ConfigError
 from outlast.model.ids import Fence, TaskId, WriteNo
 from outlast.store.protocols import Restored
-from outlast.telemetry import configure_logging
 from outlast.wire.extension import View
-
-T = TypeVar("T")
 
 app = typer.Typer(
     name="outlast",
@@ -31,17 +33,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-out = Console()
-errors = Console(stderr=True)
-
-AgentPath = Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="The agent to run.")]
-DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--database",
-        help="sqlite:///path or postgresql://user@host/name. [env: OUTLAST_DATABASE]",
-    ),
-]
 Host = Annotated[str | None, typer.Option(help="Listen here. [env: OUTLAST_HOST]")]
 Port = Annotated[int | None, typer.Option(help="0 takes a free port. [env: OUTLAST_PORT]")]
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK", help="The id of the task.")]
@@ -52,8 +43,8 @@ def serve(
     agent: AgentPath, database: DatabaseUrl = None, host: Host = None, port: Port = None
 ) -> None:
     """Run every role in one process: gateway, worker and sweeps, on one SQLite file."""
-    settings = _configured(database=database, host=host, port=port)
-    _run(lambda: compose.serve(compose.load_agent(agent), settings))
+    settings = configured(database=database, host=host, port=port)
+    run(lambda: compose.serve(compose.load_agent(agent), settings))
 
 
 @app.command()
@@ -61,8 +52,8 @@ def gateway(
     agent: AgentPath, database: DatabaseUrl = None, host: Host = None, port: Port = None
 ) -> None:
     """Answer A2A requests: read and write the store, run nothing."""
-    settings = _configured(database=database, host=host, port=port)
-    _run(lambda: compose.answer_calls(compose.load_agent(agent), settings))
+    settings = configured(database=database, host=host, port=port)
+    run(lambda: compose.answer_calls(compose.load_agent(agent), settings))
 
 
 @app.command()
@@ -74,15 +65,15 @@ def worker(
     ] = None,
 ) -> None:
     """Claim tasks and run their steps, until SIGTERM."""
-    settings = _configured(database=database, concurrency=concurrency)
-    _run(lambda: compose.work_tasks(compose.load_agent(agent), settings))
+    settings = configured(database=database, concurrency=concurrency)
+    run(lambda: compose.work_tasks(compose.load_agent(agent), settings))
 
 
 @app.command()
 def migrate(database: DatabaseUrl = None) -> None:
     """Bring the database's schema up to this release. Safe to run anywhere, any number of times."""
-    settings = _configured(database=database)
-    applied = _run(lambda: compose.migrate(settings))
+    settings = configured(database=database)
+    applied = run(lambda: compose.migrate(settings))
     out.print(f"applied migrations: {applied}" if applied else "the schema is up to date")
 
 
@@ -91,12 +82,12 @@ def held(agent: AgentPath, database: DatabaseUrl = None) -> None:
     """List the tasks that wait for an operator, and why."""
 
     async def read(stores: compose.Stores) -> None:
-        table = _table("task", "step", "reason")
+        rows = table("task", "step", "reason")
         for task in await stores.inspect.held(compose.load_agent(agent).name):
-            table.add_row(task.task_id, task.step, task.held_reason)
-        out.print(table)
+            rows.add_row(task.task_id, task.step, task.held_reason)
+        out.print(rows)
 
-    _with_stores(database, read)
+    with_stores(database, read)
 
 
 @app.command()
@@ -106,8 +97,8 @@ def unhold(task: TaskIdArgument, database: DatabaseUrl = None) -> None:
     async def write(stores: compose.Stores) -> bool:
         return await stores.admin.unhold(TaskId(task))
 
-    if not _with_stores(database, write):
-        _stop(f"task {task} is not held")
+    if not with_stores(database, write):
+        stop(f"task {task} is not held")
     out.print(f"task {task} runs again")
 
 
@@ -118,19 +109,19 @@ def runs(task: TaskIdArgument, database: DatabaseUrl = None) -> None:
     async def read(stores: compose.Stores) -> None:
         if await stores.inspect.find(TaskId(task)) is None:
             raise ConfigError(f"there is no task {task} in this database")
-        table = _table("fence", "worker", "step", "attempt", "outcome", "error")
-        for run in await stores.inspect.runs(TaskId(task)):
-            table.add_row(
-                str(run["fence"]),
-                run["worker_id"],
-                run["step"],
-                str(run["attempt"]),
-                run["outcome"] or "running",
-                _error_of(run["error"]),
+        rows = table("fence", "worker", "step", "attempt", "outcome", "error")
+        for one in await stores.inspect.runs(TaskId(task)):
+            rows.add_row(
+                str(one["fence"]),
+                one["worker_id"],
+                one["step"],
+                str(one["attempt"]),
+                one["outcome"] or "running",
+                _error_of(one["error"]),
             )
-        out.print(table)
+        out.print(rows)
 
-    _with_stores(database, read)
+    with_stores(database, read)
 
 
 @app.command()
@@ -138,12 +129,12 @@ def versions(agent: AgentPath, database: DatabaseUrl = None) -> None:
     """Show what is in flight on which version, and whether a live worker can run it."""
 
     async def read(stores: compose.Stores) -> None:
-        table = _table("workflow", "version", "in flight", "held", "live workers")
+        rows = table("workflow", "version", "in flight", "held", "live workers")
         for row in await stores.inspect.versions(compose.load_agent(agent).name):
-            table.add_row(*(str(row[name]) for name in row))
-        out.print(table)
+            rows.add_row(*(str(row[name]) for name in row))
+        out.print(rows)
 
-    _with_stores(database, read)
+    with_stores(database, read)
 
 
 @app.command()
@@ -163,7 +154,7 @@ def resolve(
 ) -> None:
     """Say what became of an effect of unknown outcome, and let its task run again."""
     if (result is None) != not_done:
-        _stop("say either --result JSON or --not-done")
+        stop("say either --result JSON or --not-done")
 
     async def write(stores: compose.Stores) -> bool:
         resolved = await stores.admin.resolve(
@@ -176,8 +167,8 @@ def resolve(
         )
         return resolved and await stores.admin.unhold(TaskId(task))
 
-    if not _with_stores(database, write):
-        _stop("there is nothing of that call to resolve")
+    if not with_stores(database, write):
+        stop("there is nothing of that call to resolve")
     out.print(f"task {task} runs again")
 
 
@@ -193,7 +184,7 @@ def restored(
     async def write(stores: compose.Stores) -> Restored:
         return await stores.admin.restored()
 
-    began = _with_stores(database, write)
+    began = with_stores(database, write)
     out.print(
         f"epoch {began.epoch} has begun: {began.leases} leases have ended, {began.workers} workers"
         " of before can write no more"
@@ -218,7 +209,7 @@ def authorize(
         pause_id = pause_named(pause, view, path="--pause")
         return await stores.tasks.authorize(found.scope, TaskId(task), pause_id, given)
 
-    first = _with_stores(database, write)
+    first = with_stores(database, write)
     out.print(f"task {task} runs again" if first else f"task {task} was authorized before")
 
 
@@ -227,18 +218,11 @@ def _json_of(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         # What was given is a secret as a rule: the error does not repeat it.
-        _stop("--value is no JSON; a text needs quotes of its own: --value '\"…\"'")
+        stop("--value is no JSON; a text needs quotes of its own: --value '\"…\"'")
 
 
+access.add_to(app)
 calling.add_to(app)
-
-
-def _table(*columns: str) -> Table:
-    """Cells are folded, never cut: an id that is cut cannot be copied into the next command."""
-    table = Table()
-    for column in columns:
-        table.add_column(column, overflow="fold", min_width=36 if column == "task" else None)
-    return table
 
 
 def _error_of(error: str | None) -> str:
@@ -247,49 +231,3 @@ def _error_of(error: str | None) -> str:
     told = json.loads(error)
     reference = f" (reference {told['reference']})" if "reference" in told else ""
     return f"{told.get('type', 'error')}: {told.get('text', '')}{reference}"
-
-
-def _configured(**options: Any) -> Configuration:
-    try:
-        settings = configuration(**options)
-    except OutlastError as error:
-        _stop(str(error))
-    configure_logging(settings.log_level, style=settings.log_style)
-    return settings
-
-
-def _with_stores(
-    database: str | None, use: Callable[[compose.Stores], Coroutine[Any, Any, T]]
-) -> T:
-    settings = _configured(database=database)
-
-    async def run() -> T:
-        async with compose.open_stores(settings, create=False) as stores:
-            return await use(stores)
-
-    return _run(run)
-
-
-def _run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    try:
-        return asyncio.run(work())
-    except OutlastError as error:
-        _stop(str(error))
-    except BaseExceptionGroup as group:
-        known = group.subgroup(OutlastError)
-        if known is None:
-            raise
-        _stop(str(next(_leaves(known))))
-
-
-def _leaves(group: BaseExceptionGroup[OutlastError]) -> Iterator[OutlastError]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
-
-
-def _stop(text: str) -> NoReturn:
-    errors.print(f"[bold red]outlast:[/] {text}", highlight=False, soft_wrap=True)
-    raise typer.Exit(1)

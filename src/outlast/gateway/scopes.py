@@ -84,9 +84,14 @@ def tenant_of(context: ServerCallContext, params: Addressed) -> str:
     tenant = context.tenant or params.tenant
     if params.tenant not in ("", tenant):
         raise InvalidParams(f"the path says {context.tenant!r}", path="tenant")
-    if "/" in tenant or "\0" in tenant or len(tenant) > 255 or tenant in RESERVED:
-        raise InvalidParams(f"{tenant!r} cannot be the name of a tenant", path="tenant")
+    check_tenant(tenant, path="tenant")
     return tenant
+
+
+def check_tenant(tenant: str, *, path: str) -> None:
+    """Raise InvalidParams for a name that no path can hold."""
+    if "/" in tenant or "\0" in tenant or len(tenant) > 255 or tenant in RESERVED:
+        raise InvalidParams(f"{tenant!r} cannot be the name of a tenant", path=path)
 
 
 RESERVED = frozenset({".well-known", "extendedAgentCard", "healthz", "readyz", "tasks"})
