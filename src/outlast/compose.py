@@ -19,7 +19,8 @@ import structlog
 from outlast.configuration import Configuration
 from outlast.gateway.app import Unready, create_app
 from outlast.gateway.auth.principal import Authenticator
-from outlast.gateway.auth.ways import Way, any_of, by_api_keys, by_proxy
+from outlast.gateway.auth.token_rules import ALGORITHMS, TokenRules
+from outlast.gateway.auth.ways import Way, any_of, by_api_keys, by_proxy, by_tokens
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.handler import OutlastRequestHandler
@@ -240,7 +241,25 @@ def ways_of_knowing(agent: Agent, stores: Stores, configuration: Configuration) 
         ways.append(by_api_keys(stores.access, agent.name))
     if configuration.proxy_header is not None:
         ways.append(by_proxy(configuration.proxy_header, configuration.proxies or ()))
+    if configuration.jwt_issuer is not None:
+        rules = _token_rules(configuration, configuration.jwt_issuer)
+        ways.append(by_tokens(rules, jwks_url=configuration.jwt_jwks_url))
     return ways
+
+
+def _token_rules(configuration: Configuration, issuer: str) -> TokenRules:
+    return TokenRules(
+        issuer=issuer,
+        audiences=configuration.jwt_audience or (),
+        algorithms=ALGORITHMS
+        if configuration.jwt_algorithms is None
+        else configuration.jwt_algorithms,
+        leeway_s=configuration.jwt_leeway,
+        subject_claim=configuration.jwt_subject_claim,
+        tenant_claim=configuration.jwt_tenant_claim,
+        scope_claim=configuration.jwt_scope_claim,
+        shown_claims=configuration.jwt_shown_claims or (),
+    )
 
 
 def _identification(
@@ -296,6 +315,8 @@ def gateway_role(
     server = GatewayServer(app, handler, listener)
 
     async def run() -> None:
+        for way in ways:
+            way.begin()
         log.info("gateway.listening", url=url, agent=agent.name)
         await server.serve()
 
@@ -311,8 +332,8 @@ def _check_reach(configuration: Configuration, ways: list[Way]) -> None:
     if not ways and not configuration.open_to_all and not _is_loopback(configuration.host):
         raise ConfigError(
             f"nobody is authenticated, so the gateway listens on loopback only, not on"
-            f" {configuration.host}: say how callers are known (OUTLAST_API_KEYS=true, or"
-            " OUTLAST_PROXY_HEADER), or say OUTLAST_OPEN_TO_ALL=true"
+            f" {configuration.host}: say how callers are known (OUTLAST_API_KEYS=true,"
+            " OUTLAST_JWT_ISSUER or OUTLAST_PROXY_HEADER), or say OUTLAST_OPEN_TO_ALL=true"
         )
 
 

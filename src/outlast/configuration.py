@@ -19,8 +19,8 @@ def _parted(said: object) -> object:
     return tuple(filter(None, map(str.strip, said.split(",")))) if isinstance(said, str) else said
 
 
-Addresses = Annotated[tuple[str, ...], BeforeValidator(_parted)]
-"""Several in one text, with commas between them."""
+Several = Annotated[tuple[str, ...], BeforeValidator(_parted)]
+"""Several texts in one, with commas between them."""
 
 
 class Configuration(BaseModel):
@@ -62,8 +62,39 @@ class Configuration(BaseModel):
     """Callers are known by this header of a proxy that has checked their client certificates. The
     proxy must replace it in every request."""
 
-    proxies: Addresses | None = None
+    proxies: Several | None = None
     """The addresses and networks, with commas between them, from which that header is believed."""
+
+    jwt_issuer: str | None = None
+    """Callers are known by tokens of this OpenID Connect provider: its URL, letter by letter as its
+    tokens name it. Needs `outlast[jwt]`."""
+
+    jwt_audience: Several | None = None
+    """What those tokens are for. With commas between several, of which a token names one."""
+
+    jwt_jwks_url: str | None = None
+    """Where the provider's keys are, if its discovery document does not say so."""
+
+    jwt_algorithms: Several | None = None
+    """What may have signed tokens, with commas between; every asymmetric algorithm when not
+    given."""
+
+    jwt_leeway: int = Field(default=30, ge=0, le=300)
+    """By how much the provider's clock may differ, in whole seconds."""
+
+    jwt_subject_claim: str = Field(default="sub", min_length=1)
+    """The claim that names the caller: one that the provider gives to nobody else, ever."""
+
+    jwt_tenant_claim: str | None = Field(default=None, min_length=1)
+    """The claim that names the caller's tenant; a token without it is then refused. Without this
+    setting tokens are of no tenant."""
+
+    jwt_scope_claim: str = Field(default="scope", min_length=1)
+    """The claim with the caller's scopes: a text with spaces between them, or a list."""
+
+    jwt_shown_claims: Several | None = None
+    """The claims that the author's code may see, with commas between. Others are forgotten at
+    once."""
 
     tenant_from_request: bool = False
     """A caller whose credential is of no tenant may name one in the request: for proxies that
@@ -131,6 +162,15 @@ class Configuration(BaseModel):
     def _a_header_has_its_proxies(self) -> Configuration:
         if (self.proxy_header is None) != (self.proxies is None):
             raise ValueError("proxy_header and proxies go together: give both or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_have_an_issuer_and_an_audience(self) -> Configuration:
+        if (self.jwt_issuer is None) != (self.jwt_audience is None):
+            raise ValueError("jwt_issuer and jwt_audience go together: give both or neither")
+        others = {name for name in self.model_fields_set if name.startswith("jwt_")}
+        if self.jwt_issuer is None and others:
+            raise ValueError(f"{', '.join(sorted(others))}: of no use without jwt_issuer")
         return self
 
     @model_validator(mode="after")

@@ -41,6 +41,7 @@ async def test_a_gateway_can_be_opened_to_all(tmp_path: Path) -> None:
     [
         {"OUTLAST_API_KEYS": "true"},
         {"OUTLAST_PROXY_HEADER": "X-Client-Name", "OUTLAST_PROXIES": "10.0.0.0/8, ::1"},
+        {"OUTLAST_JWT_ISSUER": "https://login.example.com", "OUTLAST_JWT_AUDIENCE": "agent"},
     ],
 )
 async def test_a_gateway_that_knows_its_callers_listens_anywhere(

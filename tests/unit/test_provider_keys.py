@@ -45,10 +45,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def keys(provider: Provider, clock: Clock) -> AsyncIterator[ProviderKeys]:
-    made = ProviderKeys(provider.issuer, clock=clock)
-    yield made
-    await made.close()
+def keys(provider: Provider, clock: Clock) -> ProviderKeys:
+    return ProviderKeys(provider.issuer, clock=clock)
 
 
 def any_key(key: Key) -> bool:
@@ -63,6 +61,17 @@ async def test_keys_are_found_by_discovery_once(keys: ProviderKeys, provider: Pr
     for _ in range(3):
         assert (await known(keys, "first")).thumbprint() == FIRST.thumbprint()
     assert provider.asked == ["/.well-known/openid-configuration", "/keys"]
+
+
+async def test_keys_can_be_fetched_before_the_first_call(
+    keys: ProviderKeys, provider: Provider
+) -> None:
+    provider.turn.clear()
+    keys.begin()
+    first_call = asyncio.create_task(known(keys, "first"))
+    provider.turn.set()
+    await first_call
+    assert provider.asked.count("/keys") == 1
 
 
 async def test_an_address_of_the_key_set_needs_no_discovery(provider: Provider) -> None:

@@ -14,10 +14,11 @@ from joserfc import jws, jwt
 from joserfc.jwk import RSAKey
 from structlog.testing import capture_logs
 
-from outlast.gateway.auth.jwt import ALGORITHMS, SignedTokens, TokenRules
+from outlast.gateway.auth.jwt import SignedTokens
 from outlast.gateway.auth.principal import AnyOf, Principal
 from outlast.gateway.auth.provider_keys import ProviderKeys
 from outlast.gateway.auth.proxy import TrustedProxy
+from outlast.gateway.auth.token_rules import ALGORITHMS, TokenRules
 from outlast.model.errors import ConfigError, KeysUnavailable, Unauthenticated
 from tests.unit.identity_provider import AUDIENCE, Provider, key_for, running_provider
 

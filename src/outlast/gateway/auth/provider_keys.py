@@ -86,11 +86,9 @@ class ProviderKeys:
             raise KeysUnavailable("the identity provider did not tell its keys", happened=False)
         raise Unauthenticated("this token is signed with no key that the identity provider has")
 
-    async def close(self) -> None:
-        """End a fetch that is under way."""
-        if self._fetching is not None:
-            self._fetching.cancel()
-            await asyncio.gather(self._fetching, return_exceptions=True)
+    def begin(self) -> None:
+        """Fetch the keys beforehand, so that what is wrong shows before the first call."""
+        self._fetch_soon()
 
     def _known(self, kid: str | None, fits: Callable[[Key], bool]) -> Key | None:
         found = [key for key in self._keys if kid in (None, key.kid) and fits(key)]
