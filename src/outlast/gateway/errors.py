@@ -22,6 +22,7 @@ from outlast.model.errors import (
     Forbidden,
     GenerationMismatch,
     InvalidParams,
+    KeysUnavailable,
     StoreUnavailable,
     TaskNotCancelable,
     TaskNotFound,
@@ -142,9 +143,13 @@ _REALM = 'Bearer realm="a2a"'
 
 def unavailable(error: StoreUnavailable, method: str) -> a2a.InternalError:
     """The store is away. A repeat is safe: it finds what this call may have written."""
-    log.warning("request.store_away", method=method, error=str(error), happened=error.happened)
+    if isinstance(error, KeysUnavailable):
+        away = "the identity provider"  # which has been logged, once and not for every call
+    else:
+        away = "the agent's store"
+        log.warning("request.store_away", method=method, error=str(error), happened=error.happened)
     return a2a.InternalError(
-        "the agent's store did not answer in time; send the same request again later",
+        f"{away} did not answer in time; send the same request again later",
         {"retryable": "true"},
     )
 

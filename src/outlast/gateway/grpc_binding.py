@@ -8,6 +8,7 @@ caller has left: it cancels it, and what was being written is written to its end
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
@@ -30,9 +31,10 @@ from google.rpc import error_details_pb2, status_pb2
 from outlast.gateway.auth.door import admitted
 from outlast.gateway.auth.principal import Authenticator, Principal
 from outlast.gateway.context import check_spoken, seen
-from outlast.gateway.errors import TooManyError, translated
+from outlast.gateway.errors import TooManyError, of_caller, translated
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.refusals import check_extensions
+from outlast.model.errors import Unauthenticated
 from outlast.wire.extension import EXTENSION_URI
 
 T = TypeVar("T")
@@ -128,6 +130,7 @@ class GrpcBinding(GrpcHandler):
         ends: frozenset[int],
     ) -> None:
         last: pb.StreamResponse | None = None
+        principal: Principal | None = None
         try:
             principal = await self._known(context)
             call = self._build_call_context(context, request)
@@ -139,11 +142,16 @@ class GrpcBinding(GrpcHandler):
                     await context.write(last)
         except a2a.A2AError as error:
             await self.abort_context(error, context)
-        if self._handler.closing.is_closed and not _is_end(last, ends):
-            # OK would say that this was all.
+        if _is_end(last, ends):
+            return
+        # OK would say that this was all.
+        if self._handler.closing.is_closed:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, "the gateway is stopping; subscribe again"
             )
+        if principal is not None and principal.is_over(time.time()):
+            over = Unauthenticated("your credential is no longer valid; subscribe with a new one")
+            await self.abort_context(of_caller(over), context)
 
     async def _known(self, context: Any) -> Principal | None:
         """Who calls, before anything else is looked at."""

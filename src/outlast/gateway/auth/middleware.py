@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import structlog
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.utils import errors as a2a
 from a2a.utils.error_handlers import build_rest_error_payload
@@ -13,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outlast.gateway.auth.door import admitted
 from outlast.gateway.auth.principal import Authenticator
-from outlast.gateway.errors import RefusedError, of_caller
+from outlast.gateway.errors import RefusedError, of_caller, unavailable
 from outlast.model.errors import StoreUnavailable, Unauthenticated
 
 PUBLIC = frozenset({"/.well-known/agent-card.json", "/healthz", "/readyz"})
@@ -21,8 +20,6 @@ PUBLIC = frozenset({"/.well-known/agent-card.json", "/healthz", "/readyz"})
 
 PRINCIPAL = "outlast.principal"
 """Where the ASGI scope holds the caller."""
-
-log = structlog.get_logger("outlast.gateway")
 
 
 class Authentication:
@@ -42,8 +39,8 @@ class Authentication:
                 await _unauthenticated(error, scope)(scope, receive, send)
                 return
             except StoreUnavailable as error:
-                log.warning("request.store_away", method="authenticate", error=str(error))
-                await _away(scope)(scope, receive, send)
+                away = unavailable(error, "authenticate")
+                await _refusal(scope, away, 503, {"Retry-After": "5"})(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -67,14 +64,6 @@ def _unauthenticated(error: Unauthenticated, scope: Scope) -> Response:
     refusal = of_caller(error)
     assert isinstance(refusal, RefusedError)
     return _refusal(scope, refusal, 401, refusal.headers)
-
-
-def _away(scope: Scope) -> Response:
-    error = a2a.InternalError(
-        "the agent's store did not answer in time; send the same request again later",
-        {"retryable": "true"},
-    )
-    return _refusal(scope, error, 503, {"Retry-After": "5"})
 
 
 def _refusal(

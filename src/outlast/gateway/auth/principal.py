@@ -30,6 +30,10 @@ class Principal:
         if not self.subject:
             raise Unauthenticated("the credential names nobody")
 
+    def is_over(self, now: float) -> bool:
+        """Whether the credential has come to its end by this time."""
+        return self.expires_at is not None and now >= self.expires_at
+
     def caller_in(self, tenant: str) -> Caller:
         """What the author may know of the caller."""
         return Caller(subject=self.subject, tenant=tenant, scopes=self.scopes, claims=self.claims)
