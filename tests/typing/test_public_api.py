@@ -23,7 +23,19 @@ from typing import Any, assert_type
 
 from pydantic import BaseModel, TypeAdapter
 
-from outlast import Answer, Context, Data, File, ItemError, Message, Next, Text, Workflow
+from outlast import (
+    Answer,
+    Client,
+    Context,
+    Data,
+    File,
+    ItemError,
+    Message,
+    Next,
+    Text,
+    Workflow,
+)
+from outlast.client import Event, Sent, Snapshot
 
 
 class Notes(BaseModel):
@@ -81,11 +93,21 @@ async def undo(ctx: Context[Notes, Clients]) -> None: ...
 
 @flow.on_failure
 async def tell(ctx: Context[Notes, Clients]) -> None: ...
+
+
+async def call() -> None:
+    async with Client("http://localhost:8000") as client:
+        assert_type(client, Client)
+        assert_type(await client.send("Hello"), Sent)
+        assert_type(await client.get("task"), Snapshot)
+        async for event in client.follow("task"):
+            assert_type(event, Event)
 """
 
 MISTAKES = """
 from pydantic import BaseModel
 
+from outlast import Cleint  # E: no such name, though one of them is loaded when it is asked for
 from outlast import Context, Message, Next, Retry, Workflow
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -62,6 +64,16 @@ def test_what_is_exported() -> None:
 
 
 # --- workflows ----------------------------------------------------------------------------------
+
+
+def test_an_author_who_calls_nobody_loads_no_client() -> None:
+    code = (
+        "import sys, outlast\n"
+        "early = {'httpx', 'a2a'} & set(sys.modules)\n"
+        "print(early, outlast.Client.__name__, hasattr(outlast, 'Cleint'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["set()", "Client", "False"]
 
 
 def test_the_steps_of_a_workflow() -> None:
