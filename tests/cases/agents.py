@@ -90,6 +90,14 @@ async def until(ctx: Stage, place: str) -> Next | None:
     return None
 
 
+async def march(ctx: Stage, place: str) -> Next | None:
+    """A commit every tenth of a second, until the test has made the file."""
+    while not Path(place).exists():
+        await ctx.commit("going on")
+        await asyncio.sleep(0.1)
+    return None
+
+
 async def act(ctx: Stage, seconds: str, key: str) -> Next | None:
     """Waits, then has an effect, in one go: no commit stands between."""
     await ctx.report("waiting")
@@ -179,6 +187,7 @@ _SCENES: dict[str, Callable[..., Awaitable[Next | None]]] = {
     "break": break_somewhere,
     "block": block,
     "until": until,
+    "march": march,
     "act": act,
     "act-at-most-once": act_at_most_once,
     "retry": retry,

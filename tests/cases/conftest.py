@@ -1,4 +1,6 @@
-"""Fixtures of the cases: those of the chaos suite, and a standing fleet for what needs no kill."""
+"""Fixtures of the cases: those of the chaos suite, a standing fleet for what needs no kill, and two
+gateways behind a balancer for what does.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ import pytest
 import pytest_asyncio
 
 from outlast.testing.fleet import Child, Fleet
+from outlast.testing.proxy import Proxy
+from tests.cases.followers import Pair
 from tests.chaos.caller import Caller
 from tests.chaos.databases import (
     Databases,
@@ -82,3 +86,12 @@ async def other(town: Town) -> AsyncIterator[Caller]:
     """A caller of the town's second gateway."""
     async with Caller(town.gateways[1].url) as caller:
         yield caller
+
+
+@pytest.fixture
+async def pair(postgres_fleet: Fleet) -> AsyncIterator[Pair]:
+    """Two gateways and two workers of this test's own, on PostgreSQL, behind a balancer."""
+    async with Proxy("127.0.0.1", 9) as proxy:
+        pair = Pair(postgres_fleet, proxy)
+        await pair.start()
+        yield pair

@@ -21,7 +21,15 @@ from outlast.testing.fleet import Child, Fleet, until
 from outlast.testing.postgres_server import PostgresServer
 from tests.cases.deploys import AGENT, deploy
 from tests.chaos.caller import Caller, Json, state_of
-from tests.chaos.fleets import ONCE, CounterSink, all_ended, cut_off, is_sqlite, lease_of
+from tests.chaos.fleets import (
+    ONCE,
+    CounterSink,
+    all_ended,
+    claims_after_draining,
+    cut_off,
+    is_sqlite,
+    lease_of,
+)
 
 SETTLED_S = 5.0
 """What recovery may take beside the lease."""
@@ -85,12 +93,6 @@ async def test_case_057_draining_worker_takes_nothing_back(fleet: Fleet, tmp_pat
             gaps = [later["started_at"] - earlier["ended_at"] for earlier, later in pairwise(runs)]
             assert max(gaps, default=0) < lease_ms, "without an owner for longer than the lease"
             assert {run["outcome"] for run in runs} <= {"released", "completed"}, "nobody died"
-
-
-def claims_after_draining(worker: Child) -> list[Json]:
-    entries = worker.entries()
-    (drains,) = (n for n, entry in enumerate(entries) if entry.get("event") == "worker.draining")
-    return [entry for entry in entries[drains:] if entry.get("event") == "run.began"]
 
 
 @pytest.mark.parametrize("in_flight", [60, pytest.param(250, marks=pytest.mark.soak)])

@@ -90,6 +90,10 @@ class Caller:
     async def get(self, task: Json | str) -> Json:
         return await self._call("GET", f"/tasks/{_id(task)}")
 
+    async def page(self) -> Json:
+        """The first page of ListTasks."""
+        return await self._call("GET", "/tasks")
+
     async def cancel(self, task: Json | str) -> Json:
         return await self._call("POST", f"/tasks/{_id(task)}:cancel", {})
 
@@ -101,7 +105,7 @@ class Caller:
     @asynccontextmanager
     async def stream(
         self, text: str, *, task: Json | None = None, workflow: str | None = None
-    ) -> AsyncIterator[AsyncIterator[Json]]:
+    ) -> AsyncIterator[Events]:
         """The events of SendStreamingMessage. Leaving the context closes the socket."""
         body = _send_body(text, task, None, workflow, None, None)
         async with self._events("POST", "/message:stream", body) as events:
@@ -110,7 +114,7 @@ class Caller:
     @asynccontextmanager
     async def subscribe(
         self, task: Json | str, *, after: str | None = None
-    ) -> AsyncIterator[AsyncIterator[Json]]:
+    ) -> AsyncIterator[Events]:
         """The events of SubscribeToTask, `after` the one with this id. Leaving the context closes
         the socket."""
         seen = {} if after is None else {LAST_EVENT_ID: after}
@@ -124,7 +128,7 @@ class Caller:
             if "event-stream" not in response.headers["content-type"]:
                 reply: Json = json.loads(await response.aread())
                 return reply
-            return await anext(_data_of(response))
+            return await anext(Events(response))
 
     async def healthz(self) -> int:
         return (await self._http.get("/healthz")).status_code
@@ -138,20 +142,37 @@ class Caller:
     @asynccontextmanager
     async def _events(
         self, method: str, path: str, body: Json | None, headers: Mapping[str, str] | None = None
-    ) -> AsyncIterator[AsyncIterator[Json]]:
+    ) -> AsyncIterator[Events]:
         async with self._http.stream(method, path, json=body, headers=headers) as response:
             if response.is_error:
                 await response.aread()
             _check(response)
             # Keep-alives come for ever: a stream that never ends must fail its test.
             async with asyncio.timeout(STREAM_S):
-                yield _data_of(response)
+                yield Events(response)
 
 
-async def _data_of(response: httpx.Response) -> AsyncIterator[Json]:
-    async for line in response.aiter_lines():
-        if line.startswith("data:"):
-            yield json.loads(line.removeprefix("data:"))
+class Events:
+    """What a stream brings, as it comes. last_id: what to say to go on after its latest event."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.last_id = ""
+        self._lines = response.aiter_lines()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Json:
+        event_id = self.last_id
+        async for line in self._lines:
+            name, _, value = line.partition(":")
+            if name == "id":
+                event_id = value.strip()
+            elif name == "data":
+                event: Json = json.loads(value)
+                self.last_id = event_id
+                return event
+        raise StopAsyncIteration
 
 
 def _check(response: httpx.Response) -> None:

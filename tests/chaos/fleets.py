@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -129,6 +130,13 @@ async def have_beaten(fleet: Fleet, times: int) -> None:
             return all(now.get(name, 0) >= beat + times for name, beat in before.items())
 
         await until(all_have)
+
+
+def claims_after_draining(worker: Child) -> list[dict[str, Any]]:
+    """What a worker began to run after it was told to stop."""
+    entries = worker.entries()
+    (drains,) = (n for n, entry in enumerate(entries) if entry.get("event") == "worker.draining")
+    return [entry for entry in entries[drains:] if entry.get("event") == "run.began"]
 
 
 def is_sqlite(fleet: Fleet) -> bool:

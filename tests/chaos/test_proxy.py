@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -109,3 +110,27 @@ async def test_delay(proxy: Proxy) -> None:
         began = clock()
         await ask(ends, b"hello")
         assert clock() - began >= 0.1, "there and back"
+
+
+async def test_leads_to_servers_in_turn_and_past_one_that_is_gone(proxy: Proxy) -> None:
+    async def name(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: bytes) -> None:
+        writer.write(text)
+        await writer.drain()
+        writer.close()
+
+    async def said() -> bytes:
+        async with client(proxy) as (reader, _):
+            return await reader.read()
+
+    servers = [
+        await asyncio.start_server(partial(name, text=text), "127.0.0.1", 0)
+        for text in (b"one", b"two")
+    ]
+    ports = [server.sockets[0].getsockname()[1] for server in servers]
+    proxy.lead_to(*(f"http://127.0.0.1:{port}" for port in ports))
+    assert [await said() for _ in range(4)] == [b"one", b"two", b"one", b"two"]
+    servers[0].close()
+    await servers[0].wait_closed()
+    assert [await said() for _ in range(2)] == [b"two", b"two"]
+    servers[1].close()
+    await servers[1].wait_closed()

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 from urllib.parse import urlsplit, urlunsplit
@@ -51,7 +52,8 @@ class _Way:
 
 @dataclass(eq=False)
 class Proxy:
-    """Between clients and the server at (host, port). `delay_s` holds back every chunk, both ways.
+    """Between clients and the server at (host, port), or those that `lead_to` names. `delay_s`
+    holds back every chunk, both ways.
 
     seen: bytes passed on towards each side.
     """
@@ -60,6 +62,7 @@ class Proxy:
     port_of_server: int
     delay_s: float = 0.0
     seen: dict[Side, int] = field(default_factory=lambda: {"client": 0, "server": 0})
+    _servers: deque[tuple[str, int]] = field(default_factory=deque)
     _ways: dict[Side, _Way] = field(default_factory=dict)
     _links: set[_Link] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -93,6 +96,12 @@ class Proxy:
         parts = urlsplit(url)
         user, at, _ = parts.netloc.rpartition("@")
         return urlunsplit(parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}"))
+
+    def lead_to(self, *urls: str) -> None:
+        """From now on new connections go to these servers in turn, past any that takes none: what
+        a balancer does that knows nothing of tasks."""
+        parts = map(urlsplit, urls)
+        self._servers = deque((str(part.hostname), int(part.port or 80)) for part in parts)
 
     # --- faults -------------------------------------------------------------------------------
 
@@ -128,11 +137,11 @@ class Proxy:
     async def _connected(
         self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter
     ) -> None:
-        try:
-            from_server, to_server = await asyncio.open_connection(self.host, self.port_of_server)
-        except OSError:
+        ends = await self._next_server()
+        if ends is None:
             to_client.transport.abort()
             return
+        from_server, to_server = ends
         link = _Link(to_client, to_server)
         if self._refuses:
             link.reset()
@@ -150,6 +159,14 @@ class Proxy:
             self._links.discard(link)
             for writer in (to_client, to_server):
                 writer.close()
+
+    async def _next_server(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        for _ in range(len(self._servers) or 1):
+            host, port = self._servers[0] if self._servers else (self.host, self.port_of_server)
+            self._servers.rotate(-1)
+            with contextlib.suppress(OSError):
+                return await asyncio.open_connection(host, port)
+        return None
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, towards: Side
