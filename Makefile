@@ -46,8 +46,10 @@ crash-points: $(READY)-dev
 	$(BIN)/python -m pytest -m crash_points $(ARGS)
 
 # ACTS names the folder of the protocol's conformance tests, which are not part of the project.
+# OIDC names one in which `npm install oidc-provider@9` was said: then its tokens are tried too.
 conformance: $(READY)-dev
 	@$(if $(ACTS),ACTS='$(ACTS)') $(BIN)/python -m tests.conformance $(ARGS)
+	$(if $(OIDC),@OIDC='$(abspath $(OIDC))' $(BIN)/python -m pytest -q tests/conformance/test_oidc.py)
 
 bench: $(READY)-dev
 	$(BIN)/python -m bench $(ARGS)

@@ -25,7 +25,7 @@ FRESH_S = 300.0
 """From this age on keys are fetched again, beside the calls that use them."""
 IDLE_S = 3600.0
 """From this age on a call waits for the fetch: a key that was withdrawn long ago opens nothing."""
-RETRY_S = 10.0
+RETRY_S = 5.0
 """How long after a fetch began the next one may begin."""
 
 _TIMEOUT_S = 5.0
