@@ -118,11 +118,14 @@ class Hand:
         on_deadline: OnDeadline = OnDeadline.FAIL,
     ) -> Seq:
         key = f"ask-{uuid.uuid4()}"
-        ask = Ask(ledger_key=key, schema=schema, in_band=in_band, on_deadline=on_deadline).to_json()
+        due = DueBy(after=Millis(3_600_000))
+        ask = Ask(
+            ledger_key=key, schema=schema, in_band=in_band, on_deadline=on_deadline, due=due
+        ).to_json()
         return await self.write(
             task_id,
             status_event(state, Message.agent(text).to_json(), ask=ask),
-            ending=Pause(state=state, deadline=DueBy(after=Millis(3_600_000))),
+            ending=Pause(state=state, deadline=due),
             ledger=[Intent(key=key, kind=LedgerKind.ANSWER)],
         )
 

@@ -167,7 +167,7 @@ def test_case_125_a_negative_history_length_is_refused() -> None:
         fold_task(task_of(events), events, history_length=-1)
 
 
-def test_a_question_goes_out_with_its_schema_and_the_name_of_its_pause() -> None:
+def test_a_question_goes_out_with_its_schema_its_deadline_and_the_name_of_its_pause() -> None:
     events = conversation().logged()
     question = events[2]
 
@@ -176,7 +176,11 @@ def test_a_question_goes_out_with_its_schema_and_the_name_of_its_pause() -> None
     assert isinstance(update, pb.TaskStatusUpdateEvent)
     assert update.status.state == pb.TASK_STATE_INPUT_REQUIRED
     assert MessageToDict(update.status.message.metadata) == {
-        EXTENSION_URI: {"pause": "e1-3", "schema": {"type": "boolean"}}
+        EXTENSION_URI: {
+            "pause": "e1-3",
+            "schema": {"type": "boolean"},
+            "deadline": "2023-11-14T22:14:50.411Z",
+        }
     }
 
 

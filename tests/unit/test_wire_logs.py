@@ -11,7 +11,7 @@ from outlast.model.artifacts import artifact_event
 from outlast.model.commit import Event, EventKind, LoggedEvent, status_event
 from outlast.model.content import Artifact, Message, Text
 from outlast.model.ids import ContextId, Fence, LedgerId, Millis, Seq, StepName, TaskId, Visit
-from outlast.model.pause import Ask
+from outlast.model.pause import Ask, DueBy
 from outlast.model.task import Scope, State, Task
 
 TASK_ID, CONTEXT_ID = TaskId("task-1"), ContextId("context-1")
@@ -48,7 +48,8 @@ class Author:
         self.artifacts.add(name)
 
     def ask(self, text: str, schema: dict[str, Any] | None) -> None:
-        ask = Ask(ledger_key="s3cret-key", schema=schema).to_json()
+        due = DueBy(after=Millis(90_000))
+        ask = Ask(ledger_key="s3cret-key", schema=schema, due=due).to_json()
         said = Message.agent(text).to_json()
         self.events.append(status_event(State.INPUT_REQUIRED, said, ask=ask))
         self.state, self.question = State.INPUT_REQUIRED, Seq(len(self.events))

@@ -66,7 +66,9 @@ async def test_a_requirement_is_one_write(session: FakeSession, ctx: Context[Log
     assert waiting.ending == Pause(state=State.AUTH_REQUIRED, deadline=DueBy(after=Millis(DAY)))
     (event,) = waiting.events
     assert (event.is_message, event.body["state"]) == (True, "auth-required")
-    assert Ask.from_json(event.body["ask"]) == Ask(ledger_key="2:require_auth", in_band=True)
+    assert Ask.from_json(event.body["ask"]) == Ask(
+        ledger_key="2:require_auth", in_band=True, due=DueBy(after=Millis(DAY))
+    )
     assert event.body["message"]["parts"] == [{"text": "Log in"}, {"data": {"scheme": "oauth"}}]
     request = '["Log in","oauth"]'
     assert waiting.ledger == (

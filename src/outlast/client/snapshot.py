@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from a2a.types import a2a_pb2 as pb
@@ -15,12 +16,13 @@ from outlast.wire.updates import generation_of, under_uri
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a task asks. `pause` names it, and `schema` is what its answer must fit, where the
-    server says so."""
+    """What a task asks. `pause` names it, `schema` is what its answer must fit, and `deadline` is
+    until when it waits, where the server says so."""
 
     text: str
     pause: str | None
     schema: Mapping[str, Any] | None
+    deadline: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,7 @@ class Snapshot:
     @property
     def question(self) -> Question | None:
         """What the task asks right now, or None."""
-        if not self.state.is_paused:
-            return None
-        said = under_uri(self.task.status.message)
-        return Question(text=self.text, pause=said.get("pause"), schema=said.get("schema"))
+        return question_in(self.task.status)
 
     @property
     def generation(self) -> int | None:
@@ -107,6 +106,11 @@ class StatusChanged:
         return text_of(self.update.status.message.parts, between="\n")
 
     @property
+    def question(self) -> Question | None:
+        """What the task asks from now on, or None."""
+        return question_in(self.update.status)
+
+    @property
     def progress(self) -> Mapping[str, Any]:
         """A report's `done`, `total` and `data`, as far as it has them."""
         said = under_uri(self.update).get("progress")
@@ -149,6 +153,27 @@ def state_of(status: pb.TaskStatus) -> State:
     if name == "UNSPECIFIED":
         return State.SUBMITTED
     return State(name.lower().replace("_", "-"))
+
+
+def question_in(status: pb.TaskStatus) -> Question | None:
+    """What a task in this status asks, or None."""
+    if not state_of(status).is_paused:
+        return None
+    said = under_uri(status.message)
+    return Question(
+        text=text_of(status.message.parts, between="\n"),
+        pause=said.get("pause"),
+        schema=said.get("schema"),
+        deadline=_time_in(said.get("deadline")),
+    )
+
+
+def _time_in(text: object) -> datetime | None:
+    """A server's time; None for what is none: a client shows what it can."""
+    try:
+        return datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
 
 
 def text_of(parts: Any, *, between: str = "") -> str:

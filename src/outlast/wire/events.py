@@ -7,13 +7,15 @@ event is built of the fields named here, never copied.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
 
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
 
 from outlast.model.commit import EventKind, LoggedEvent
-from outlast.model.ids import ContextId, TaskId
+from outlast.model.ids import ContextId, Millis, TaskId
+from outlast.model.pause import DueBy
 from outlast.model.task import State
 from outlast.wire.extension import EXTENSION_URI, PLAIN, View
 from outlast.wire.messages import artifact_to_proto, message_to_proto
@@ -93,16 +95,25 @@ def status_after(
 def said_by_agent(
     event: LoggedEvent, task_id: TaskId, context_id: ContextId, view: View = PLAIN
 ) -> pb.Message:
-    """The agent's message in a status. A question carries the schema of its answers, and the name
-    of the pause, for a client that wants to answer this question and no later one."""
+    """The agent's message in a status. A question carries the schema of its answers, its deadline,
+    and the name of the pause, for a client that wants to answer this question and no later one."""
     message = message_to_proto(event.body["message"], task_id=task_id, context_id=context_id)
     ask = event.body.get("ask")
     if ask is not None:
         question: dict[str, Any] = {"pause": view.pause_name(event.seq)}
         if ask.get("schema") is not None:
             question["schema"] = ask["schema"]
+        if "due" in ask:
+            due = DueBy.from_json(ask["due"]).counted_from(event.created_at)
+            question["deadline"] = _time_of(due)
         message.metadata.update({EXTENSION_URI: question})
     return message
+
+
+def _time_of(millis: Millis) -> str:
+    """As the protocol writes times: in UTC, with milliseconds."""
+    time = datetime.fromtimestamp(millis // 1000, UTC) + timedelta(milliseconds=millis % 1000)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def said_by_caller(event: LoggedEvent, task_id: TaskId, context_id: ContextId) -> pb.Message:

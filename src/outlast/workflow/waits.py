@@ -152,7 +152,7 @@ async def require_auth(run: Run[Any], wanted: Authorization) -> Any:
     with _one_wait(run, "require_auth", wanted.key):
         entry = await run.session.entry(key)
         if entry is None or entry.result is None:
-            asked = Ask(ledger_key=key, in_band=wanted.in_band)
+            asked = Ask(ledger_key=key, in_band=wanted.in_band, due=wanted.deadline)
             message = run.message(wanted.text, wanted.data)
             pause = Pause(state=State.AUTH_REQUIRED, deadline=wanted.deadline)
             raise await _pausing(run, asked, message, pause, wanted.request)
@@ -253,7 +253,9 @@ def _check_nothing_lost(run: Run[Any]) -> None:
 
 async def _paused(run: Run[Any], question: Question, key: str, fault: str | None) -> BaseException:
     schema = None if question.answer is None else question.answer.schema(what="the answer of ask")
-    asked = Ask(ledger_key=key, schema=schema, on_deadline=question.on_deadline)
+    asked = Ask(
+        ledger_key=key, schema=schema, on_deadline=question.on_deadline, due=question.deadline
+    )
     text = question.text
     if fault is not None:
         text = f"{text}\n\nThe last answer does not fit: {fault}"
