@@ -186,7 +186,7 @@ def _docstrings_below(body: Sequence[ast.stmt]) -> Mapping[str, str]:
 
 def _default(field: FieldInfo) -> str:
     value = field.default
-    if value is None:
+    if value is None or value == ():
         return ""
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -36,6 +36,7 @@ from outlast.store.log import Log
 from outlast.store.protocols import Settings
 from outlast.store.sweeping import Sweeping
 from outlast.store.tasks import Tasks
+from outlast.store.webhooks import Webhooks
 from outlast.store.work import Work
 from outlast.sweeps.sweeper import Sweeper
 from outlast.worker.beat import BeatStores
@@ -56,6 +57,7 @@ class Stores:
 
     database: Database
     tasks: Tasks
+    webhooks: Webhooks
     log: Log
     work: Work
     sweeping: Sweeping
@@ -120,6 +122,7 @@ def stores_on(database: Database, settings: Settings) -> Stores:
     return Stores(
         database=database,
         tasks=Tasks(database, settings),
+        webhooks=Webhooks(database),
         log=Log(database),
         work=Work(database, settings),
         sweeping=Sweeping(database, settings),
@@ -286,7 +289,12 @@ def gateway_role(
     host, port = listener.getsockname()[:2]
     url = configuration.url or f"http://{host}:{port}"
     config = GatewayConfig(
-        url=url, epoch=epoch, blocking_cap_s=configuration.blocking_cap, poll_s=configuration.poll
+        url=url,
+        epoch=epoch,
+        blocking_cap_s=configuration.blocking_cap,
+        poll_s=configuration.poll,
+        push_notifications=configuration.push_notifications,
+        webhook_targets=configuration.webhook_targets,
     )
     handler = OutlastRequestHandler(
         agent,
@@ -295,6 +303,7 @@ def gateway_role(
         stores.database.wakeups,
         config,
         identify=_identification(agent, ways, configuration),
+        webhooks=stores.webhooks,
     )
     grpc = None
     if configuration.grpc_port is not None:

@@ -6,9 +6,18 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from outlast.model.errors import ConfigError
+from outlast.model.targets import Targets
 
 PREFIX = "OUTLAST_"
 _OTHERS = ("OUTLAST_TEST_",)
@@ -116,6 +125,14 @@ class Configuration(BaseModel):
     grpc_tls_key: str | None = None
     """A PEM file with its key."""
 
+    push_notifications: bool = False
+    """Let callers register webhooks for their tasks. Nothing is sent to them yet, although the
+    Agent Card says so where this is on: leave it off but to try the operations."""
+
+    webhook_targets: Several = ()
+    """Hosts, addresses and networks, with commas between them, that webhooks may point at although
+    they are not public, also without TLS."""
+
     concurrency: int = Field(default=100, ge=1)
     """Tasks that one worker runs at once."""
 
@@ -178,6 +195,15 @@ class Configuration(BaseModel):
         if (self.grpc_tls_cert is None) != (self.grpc_tls_key is None):
             raise ValueError("grpc_tls_cert and grpc_tls_key go together: give both or neither")
         return self
+
+    @field_validator("webhook_targets")
+    @classmethod
+    def _targets_are_hosts_or_networks(cls, said: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            Targets.allowing(said)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return said
 
     @model_validator(mode="after")
     def _a_lease_outlasts_beats(self) -> Configuration:

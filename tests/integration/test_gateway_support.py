@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import grpc
 import httpx
 from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.client.client import ClientCallContext
@@ -24,6 +25,7 @@ from outlast.gateway.app import Problems, Unready, create_app
 from outlast.gateway.auth.ways import Way, any_of
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import GatewayConfig
+from outlast.gateway.grpc_server import GrpcServer
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.scopes import ResolveIdentity, with_principal
 from outlast.gateway.server import GatewayServer, listen
@@ -33,6 +35,7 @@ from outlast.store.admin import Admin
 from outlast.store.database import Database, Query, Script, Statement
 from outlast.store.log import Log
 from outlast.store.tasks import Tasks
+from outlast.store.webhooks import Webhooks
 from outlast.store.work import Work
 from outlast.wire.extension import EXTENSION_URI
 from tests.integration.test_gateway_hand import Hand
@@ -40,6 +43,7 @@ from tests.integration.test_gateway_hand import Hand
 C = TypeVar("C")
 
 BINDINGS = ("JSONRPC", "HTTP+JSON")
+EVERY_BINDING = (*BINDINGS, "GRPC")
 SCOPE = Scope(agent="tester")
 
 
@@ -111,13 +115,20 @@ class Gateway:
     serving: asyncio.Task[None]
     http: httpx.AsyncClient
     ways: Sequence[Way]
+    over_grpc: list[Client]
 
     def client(self, binding: str = "JSONRPC", *, streaming: bool = False) -> Client:
         """The SDK's client for one binding."""
         config = ClientConfig(
-            streaming=streaming, httpx_client=self.http, supported_protocol_bindings=[binding]
+            streaming=streaming,
+            httpx_client=self.http,
+            grpc_channel_factory=grpc.aio.insecure_channel,
+            supported_protocol_bindings=[binding],
         )
-        return ClientFactory(config).create(self.card)
+        client = ClientFactory(config).create(self.card)
+        if binding == "GRPC":  # which has a channel of its own, to be closed in the end
+            self.over_grpc.append(client)
+        return client
 
     async def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
         return await self.http.post(
@@ -198,6 +209,7 @@ async def running_gateway(
     know: Callable[[Database], list[Way]] | None = None,
     problems: Problems = tuple,
     unready: Unready | None = None,
+    on_grpc: bool = False,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway on this database; two of them on one database are two processes' worth. With
@@ -215,14 +227,25 @@ async def running_gateway(
         config = replace(config or GatewayConfig(), url=url, **limits)
         tasks, log = Tasks(database), Log(database)
         handler = OutlastRequestHandler(
-            agent, tasks, log, database.wakeups, config, identify=identify
+            agent,
+            tasks,
+            log,
+            database.wakeups,
+            config,
+            identify=identify,
+            webhooks=Webhooks(database),
         )
+        other = GrpcServer(handler, host="127.0.0.1", port=0) if on_grpc else None
+        if other is not None:
+            config = replace(config, grpc_url=f"127.0.0.1:{other.port}")
         card = agent_card(agent, config, ways)
         app = create_app(
             handler, card, problems=problems, unready=unready, authenticator=any_of(ways)
         )
         server = GatewayServer(app, handler, listener)
         serving = asyncio.create_task(server.serve())
+        serving_grpc = None if other is None else asyncio.create_task(other.serve())
+        over_grpc: list[Client] = []
         hand = Hand(Work(database), database, agent)
         await hand.register()
         try:
@@ -240,8 +263,14 @@ async def running_gateway(
                     serving,
                     http,
                     ways,
+                    over_grpc,
                 )
         finally:
+            for client in over_grpc:
+                await client.close()
+            if other is not None and serving_grpc is not None:
+                other.stop()
+                await serving_grpc
             server.stop()
             await serving
     finally:

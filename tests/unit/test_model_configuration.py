@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 
@@ -39,6 +39,8 @@ BAD: dict[str, list[str]] = {
     "tombstone": ["0", "for ever"],
     "idempotency_window": ["0", "2592001", "for ever"],
     "crash_limit": ["0", "three"],
+    "push_notifications": ["perhaps"],
+    "webhook_targets": ["https://x", "hooks.internal, 10.0.0.1/8"],
     "crash_backoff": ["-1", "long"],
     "blocking_cap": ["0", "none"],
     "log_level": ["loud", "INFO"],
@@ -82,6 +84,11 @@ def test_a_setting_that_does_not_exist_is_refused_with_those_that_do() -> None:
     assert "concurrency" in str(refused.value)
 
 
+def test_targets_of_webhooks_are_given_with_commas_between_them() -> None:
+    said = configuration({"OUTLAST_WEBHOOK_TARGETS": "hooks.internal, 10.1.0.0/16,"})
+    assert said.webhook_targets == ("hooks.internal", "10.1.0.0/16")
+
+
 def test_a_lease_outlasts_at_least_three_beats() -> None:
     assert configuration({}, lease=3.0, beat=1.0).lease == 3
     with pytest.raises(ConfigError, match=r"a lease of 2.9 s must outlast .* beats of 1 s"):
@@ -117,6 +124,8 @@ def test_every_default_is_of_its_type(name: str) -> None:
     field = Configuration.model_fields[name]
     annotation: Any = field.annotation
     kinds = tuple(kind for kind in get_args(annotation) or (annotation,) if isinstance(kind, type))
+    if get_origin(annotation) is tuple:
+        kinds = (tuple,)
     assert field.default is None or not kinds or isinstance(field.default, kinds)
 
 

@@ -211,6 +211,22 @@ class RestBinding(RestDispatcher):
         return JSONResponse(answer, media_type=_MEDIA_TYPE)
 
     @rest_error_handler
+    async def set_push_notification(self, request: Request) -> Response:
+        """The SDK puts the path's task in the place of the body's, unseen."""
+
+        async def handle(context: ServerCallContext) -> pb.TaskPushNotificationConfig:
+            params = pb.TaskPushNotificationConfig()
+            Parse(await request.body(), params, ignore_unknown_fields=True)
+            task_id = request.path_params["id"]
+            if params.task_id not in ("", task_id):
+                raise of_caller(InvalidParams(f"the path says {task_id!r}", path="taskId"))
+            params.task_id = task_id
+            return await self._handler.on_create_task_push_notification_config(params, context)
+
+        response = await self._handle_non_streaming(request, handle)
+        return JSONResponse(MessageToDict(response), media_type=_MEDIA_TYPE)
+
+    @rest_error_handler
     async def list_tasks(self, request: Request) -> Response:
         """The SDK writes out every field that is not set, of every message."""
         params = pb.ListTasksRequest()

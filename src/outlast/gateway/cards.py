@@ -10,6 +10,7 @@ from a2a.utils.constants import PROTOCOL_VERSION_1_0, TransportProtocol
 
 from outlast.gateway.auth.ways import Way, declare
 from outlast.gateway.config import Extension, GatewayConfig
+from outlast.store.protocols import MOST_WEBHOOKS
 from outlast.wire.extension import EXTENSION_URI
 from outlast.workflow.agent import Agent, Skill
 
@@ -30,7 +31,7 @@ def agent_card(agent: Agent, config: GatewayConfig, ways: Sequence[Way] = ()) ->
         ],
         capabilities=pb.AgentCapabilities(
             streaming=True,
-            push_notifications=False,
+            push_notifications=config.push_notifications,
             extended_agent_card=False,
             extensions=[_extension(config), *map(_declared, config.extensions)],
         ),
@@ -44,6 +45,7 @@ def agent_card(agent: Agent, config: GatewayConfig, ways: Sequence[Way] = ()) ->
 
 def published_limits(config: GatewayConfig) -> dict[str, Any]:
     """What callers can rely on and must keep to, read from the running configuration."""
+    webhooks = {"webhooksPerTask": MOST_WEBHOOKS} if config.push_notifications else {}
     return {
         "blockingCapSeconds": config.blocking_cap_s,
         "keepaliveSeconds": config.keepalive_s,
@@ -54,6 +56,7 @@ def published_limits(config: GatewayConfig) -> dict[str, Any]:
             "partBytes": config.max_part,
             "parts": config.max_parts,
             "depth": config.max_depth,
+            **webhooks,
         },
     }
 

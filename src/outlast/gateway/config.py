@@ -48,6 +48,9 @@ class GatewayConfig:
     poll_s: how often a waiting request looks at the store when no wake-up comes.
     keepalive_s: between comments on a silent stream.
     store_patience_s: how long a call to a store that is away is repeated.
+    push_notifications: whether callers may register webhooks; stands in the card.
+    webhook_targets: hosts, addresses and networks that webhooks may point at although they are not
+        public.
     max_depth: nesting of JSON values. Protobuf's parsers stop at 100 levels and an object takes
         three, so that anything deeper would come back to gRPC clients as an error.
     """
@@ -63,6 +66,8 @@ class GatewayConfig:
     keepalive_s: float = 15
     router_timeout_s: float = 5
     store_patience_s: float = 20
+    push_notifications: bool = False
+    webhook_targets: tuple[str, ...] = ()
     max_body: int = 8 * MIB
     max_message: int = 4 * MIB
     max_part: int = 1 * MIB

@@ -102,6 +102,7 @@ class FollowUps:
             digest=send.digest,
             state=task.state,
             if_generation=send.if_generation,
+            webhook=send.webhook,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.request_handler import RequestHandler
@@ -16,9 +17,11 @@ from outlast.gateway.config import GatewayConfig
 from outlast.gateway.errors import translated
 from outlast.gateway.listing import Listing
 from outlast.gateway.patience import persist
+from outlast.gateway.push import PushConfigs
 from outlast.gateway.reading import Readings, Seen
 from outlast.gateway.router import Router
 from outlast.gateway.scopes import (
+    AboutTask,
     Addressed,
     Identity,
     ResolveIdentity,
@@ -35,7 +38,7 @@ from outlast.model.ids import TaskId
 from outlast.model.task import Scope
 from outlast.model.topics import task_topic, work_topic
 from outlast.store.database import Wakeups
-from outlast.store.protocols import LogStore, Sent, TaskStore
+from outlast.store.protocols import LogStore, Sent, TaskStore, WebhookStore
 from outlast.wire.events import Update
 from outlast.wire.extension import EXTENSION_URI, LAST_EVENT_ID, View, read_event_id
 from outlast.wire.fold import check_history_length
@@ -43,8 +46,6 @@ from outlast.wire.messages import message_to_proto
 from outlast.workflow.agent import Agent
 
 Event = pb.Message | pb.Task | Update
-
-_NO_PUSH = "this agent sends no push notifications; stream, or poll with GetTask"
 
 
 class OutlastRequestHandler(RequestHandler):
@@ -64,8 +65,10 @@ class OutlastRequestHandler(RequestHandler):
         config: GatewayConfig | None = None,
         *,
         identify: ResolveIdentity | None = None,
+        webhooks: WebhookStore | None = None,
     ) -> None:
-        """A handler for the tasks of this agent. Without `identify` nobody is authenticated.
+        """A handler for the tasks of this agent. Without `identify` nobody is authenticated; push
+        notifications want `webhooks`.
 
         Raises AuthorError when nothing says which of several workflows a message starts.
         """
@@ -78,6 +81,7 @@ class OutlastRequestHandler(RequestHandler):
         self._identify = identify or without_authentication(agent.name)
         router = Router(agent, self.config.router_timeout_s)
         self._sends = Sends(router, tasks, log, wakeups, self.config)
+        self._push = PushConfigs(webhooks, self.config)
         self._authorizing = Authorizing(tasks, wakeups, self.config)
         self._listing = Listing(tasks, self.config)
         tails = Tails(log, wakeups, self.closing, self.config)
@@ -142,10 +146,10 @@ class OutlastRequestHandler(RequestHandler):
         self, params: pb.SendMessageRequest, identity: Identity, context: ServerCallContext
     ) -> Sent:
         """Everything that can be refused is refused before anything is written."""
-        if params.configuration.HasField("task_push_notification_config"):
-            raise a2a.PushNotificationNotSupportedError(_NO_PUSH)
+        webhook = self._push.of_send(params, identity.scope)
         check_history_length(_history_length(params.configuration))
-        return await self._sends.accept(read_send(params, identity, _headers(context), self.config))
+        send = read_send(params, identity, _headers(context), self.config)
+        return await self._sends.accept(replace(send, webhook=webhook))
 
     # --- tasks --------------------------------------------------------------------------------
 
@@ -244,27 +248,42 @@ class OutlastRequestHandler(RequestHandler):
         said = _headers(context).get(LAST_EVENT_ID.lower())
         return None if said is None else Seen(seq=read_event_id(said, self.config.epoch))
 
-    # --- what this gateway does not do --------------------------------------------------------
+    # --- push notification configs ------------------------------------------------------------
 
     async def on_create_task_push_notification_config(
         self, params: pb.TaskPushNotificationConfig, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
-        raise self._without(params, context, a2a.PushNotificationNotSupportedError(_NO_PUSH))
+        with translated("CreateTaskPushNotificationConfig"):
+            scope, task_id = self._task_of(params, context)
+            return await self._push.create(params, scope, task_id)
 
     async def on_get_task_push_notification_config(
         self, params: pb.GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
-        raise self._without(params, context, a2a.PushNotificationNotSupportedError(_NO_PUSH))
+        with translated("GetTaskPushNotificationConfig"):
+            scope, task_id = self._task_of(params, context)
+            return await self._push.get(scope, task_id, params.id)
 
     async def on_list_task_push_notification_configs(
         self, params: pb.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> pb.ListTaskPushNotificationConfigsResponse:
-        raise self._without(params, context, a2a.PushNotificationNotSupportedError(_NO_PUSH))
+        with translated("ListTaskPushNotificationConfigs"):
+            scope, task_id = self._task_of(params, context)
+            return await self._push.page(params, scope, task_id)
 
     async def on_delete_task_push_notification_config(
         self, params: pb.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        raise self._without(params, context, a2a.PushNotificationNotSupportedError(_NO_PUSH))
+        with translated("DeleteTaskPushNotificationConfig"):
+            scope, task_id = self._task_of(params, context)
+            await self._push.delete(scope, task_id, params.id)
+
+    def _task_of(self, params: AboutTask, context: ServerCallContext) -> tuple[Scope, TaskId]:
+        scope = self._identity(params, context).scope
+        self._push.check_supported()
+        return scope, _task_id(params.task_id, path="taskId")
+
+    # --- the card -----------------------------------------------------------------------------
 
     async def on_get_extended_agent_card(
         self, params: pb.GetExtendedAgentCardRequest, context: ServerCallContext
@@ -297,11 +316,11 @@ def _history_length(params: pb.SendMessageConfiguration | pb.GetTaskRequest) -> 
     return params.history_length if params.HasField("history_length") else None
 
 
-def _task_id(text: str) -> TaskId:
+def _task_id(text: str, *, path: str = "id") -> TaskId:
     """The id of a task, which may exist. Raises InvalidParams for none, and TaskNotFound for one
     that no task can have."""
     if not text:
-        raise InvalidParams("is required", path="id")
+        raise InvalidParams("is required", path=path)
     if "\0" in text or len(text) > 255:
         raise TaskNotFound(text[:64])
     return TaskId(text)

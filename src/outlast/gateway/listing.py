@@ -1,14 +1,7 @@
-"""ListTasks: pages of a caller's tasks, the last to change their status first.
-
-A page token is a place in one list, bound to the scope and to the filters that it was made for. It
-grants nothing: every page is read within the caller's own scope, whatever the token says.
-"""
+"""ListTasks: pages of a caller's tasks, the last to change their status first."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from typing import Any
 
 from a2a.types import a2a_pb2 as pb
@@ -16,10 +9,10 @@ from google.protobuf.json_format import MessageToDict
 
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.limits import check_id
+from outlast.gateway.page_tokens import bound_to, pack, unpack
 from outlast.gateway.patience import persist
 from outlast.model.errors import InvalidParams
 from outlast.model.ids import ContextId, Millis, TaskId
-from outlast.model.ledger import digest_of
 from outlast.model.task import Scope, State
 from outlast.store.protocols import Place, Snapshot, TaskStore, Wanted
 from outlast.wire.events import state_of_proto
@@ -99,24 +92,20 @@ def listing_to_json(response: pb.ListTasksResponse, *, artifacts: bool) -> dict[
 
 def make_token(place: Place, scope: Scope, wanted: Wanted) -> str:
     """The place as callers carry it to their next call."""
-    text = json.dumps([place.status_at, place.task_id, _bound_to(scope, wanted)])
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    return pack(place.status_at, place.task_id, _bound_to(scope, wanted))
 
 
 def read_token(token: str, scope: Scope, wanted: Wanted) -> Place:
     """The place that a token stands for. Raises InvalidParams for a token of another caller's or
     of other filters, in the same words as for one that was never made."""
-    try:
-        text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        status_at, task_id, bound_to = json.loads(text)
-    except (binascii.Error, ValueError, TypeError, RecursionError):
-        status_at = task_id = bound_to = None
+    held = unpack(token)
+    status_at, task_id, list_ = held if isinstance(held, list) and len(held) == 3 else [None] * 3
     if (
         not isinstance(status_at, int)
         or not isinstance(task_id, str)
         or not 0 <= status_at < _LAST_MILLIS
         or "\0" in task_id
-        or bound_to != _bound_to(scope, wanted)
+        or list_ != _bound_to(scope, wanted)
     ):
         raise InvalidParams(
             "is no token of this list; take it from the last page's nextPageToken, with the same"
@@ -127,15 +116,14 @@ def read_token(token: str, scope: Scope, wanted: Wanted) -> Place:
 
 
 def _bound_to(scope: Scope, wanted: Wanted) -> str:
-    said = [
+    return bound_to(
         scope.agent,
         scope.tenant,
         scope.owner,
         wanted.context_id,
         wanted.state,
         wanted.changed_since,
-    ]
-    return digest_of(json.dumps(said))[:32]
+    )
 
 
 # --- what is asked for, and what is shown ---------------------------------------------------------

@@ -35,6 +35,13 @@ class Addressed(Protocol):
     def tenant(self) -> str: ...
 
 
+class AboutTask(Addressed, Protocol):
+    """A request about something of a task."""
+
+    @property
+    def task_id(self) -> str: ...
+
+
 def without_authentication(agent: str) -> ResolveIdentity:
     """Everybody is the same owner, so only the tenant that they name tells callers apart: for a
     gateway that only this machine can reach."""

@@ -94,6 +94,7 @@ def _new_task(send: Send, workflow: Workflow[Any]) -> NewTask:
         metadata=send.metadata,
         send_key=send.key.text,
         digest=send.digest,
+        webhook=send.webhook,
     )
 
 

@@ -13,6 +13,7 @@ from outlast.gateway.keys import HEADER, SendKey, digest_of_message, key_of
 from outlast.gateway.limits import read_message, read_metadata
 from outlast.gateway.scopes import Identity
 from outlast.model.content import Message
+from outlast.model.delivery import Webhook
 from outlast.model.errors import InvalidParams
 from outlast.model.ids import ContextId, Seq, TaskId
 from outlast.wire.extension import EXTENSION_URI, IF_GENERATION, said_under_uri
@@ -20,8 +21,8 @@ from outlast.wire.extension import EXTENSION_URI, IF_GENERATION, said_under_uri
 
 @dataclass(frozen=True, kw_only=True)
 class Send:
-    """A send, read and checked. `body` is the message as JSON, as it came. if_generation: the
-    generation at which its task must be."""
+    """A send, read and checked. `body` is the message as JSON, as it came; `webhook` came with it.
+    if_generation: the generation at which its task must be."""
 
     identity: Identity
     message: Message
@@ -30,6 +31,7 @@ class Send:
     key: SendKey
     digest: str
     if_generation: Seq | None = None
+    webhook: Webhook | None = None
 
 
 def read_send(
