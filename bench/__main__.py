@@ -1,14 +1,19 @@
-"""`make bench`: all measurements, or those that are named: commits, claims, takeover."""
+"""`make bench`: all measurements, or those that are named: commits, claims, takeover, folds."""
 
 from __future__ import annotations
 
 import sys
 
-from bench import claims, commits, takeover
+from bench import claims, commits, folds, takeover
 from bench.places import machine
 from outlast.telemetry import configure_logging
 
-MEASUREMENTS = {"commits": commits.main, "claims": claims.main, "takeover": takeover.main}
+MEASUREMENTS = {
+    "commits": commits.main,
+    "claims": claims.main,
+    "takeover": takeover.main,
+    "folds": folds.main,
+}
 
 configure_logging("error")
 print(machine())

@@ -35,6 +35,7 @@ EVENTS: Mapping[str, str] = {
     "sweep.failed": "a duty did not reach the store; it is tried again at its next turn",
     "deadlines.moved": "deadlines that passed during an outage were moved by it",
     "deadlines.ended": "tasks ended because a deadline passed",
+    "fold.failed": "a task cannot be folded: its reads go on, slower, from its log",
     "tasks.expired": "finished tasks were deleted because their retention is over",
     "gateway.listening": "the gateway answers requests",
     "provider.keys": "the identity provider publishes other keys than before; they are used now",

@@ -21,6 +21,7 @@ from outlast.model.errors import StoreUnavailable
 from outlast.model.ids import Fence, LedgerId, Millis, Seq, TaskId, WorkerId, WriteNo
 from outlast.model.lease import Death
 from outlast.model.ledger import LedgerKind
+from outlast.model.task import Fold
 from outlast.store import protocols
 from outlast.store.access import Access
 from outlast.store.admin import Admin
@@ -203,6 +204,12 @@ async def _call(store: Store, verb: str) -> object:
         "expire_tasks": lambda: store.sweeping.expire_tasks(),
         "forget_expired": lambda: store.sweeping.forget_expired(older_than=Millis(1)),
         "forget_replies": lambda: store.sweeping.forget_replies(older_than=Millis(1)),
+        "unfolded": lambda: store.sweeping.unfolded(),
+        "to_fold": lambda: store.sweeping.to_fold(task),
+        "keep_fold": lambda: store.sweeping.keep_fold(
+            task, Fold(seq=Seq(1), packed=b""), next_at=1
+        ),
+        "put_off_fold": lambda: store.sweeping.put_off_fold(task, events=1),
         "forget_workers": lambda: store.sweeping.forget_workers(older_than=Millis(1)),
         "migrate": lambda: store.admin.migrate(),
         "check": lambda: store.admin.check(),

@@ -11,10 +11,10 @@ import pytest
 from outlast.model import points
 from outlast.model.commit import Event, EventKind, Lost, Move, Pause, Release, Wait
 from outlast.model.errors import TaskNotFound, UnsupportedOperation
-from outlast.model.ids import Millis, StepName, Visit, WorkerId
+from outlast.model.ids import Millis, Seq, StepName, TaskId, Visit, WorkerId
 from outlast.model.lease import Death, Vitals
 from outlast.model.pause import DueBy, OnDeadline
-from outlast.model.task import State
+from outlast.model.task import Fold, State
 from outlast.store.protocols import TakenOver
 from tests.contract.stores import (
     DAY,
@@ -22,6 +22,7 @@ from tests.contract.stores import (
     SCOPE,
     Run,
     Store,
+    chunk,
     database_at,
     intent,
     moved,
@@ -1089,3 +1090,143 @@ class TestForgetReplies:
         await store.sweeping.forget_replies(older_than=Millis(DAY))
         keys = await store.sql("select key from send_keys order by key")
         assert [row["key"] for row in keys] == ["new", f"send {task_id}"]
+
+
+async def long_log(store: Store, events: int, name: str = "w1", **task: Any) -> Run:
+    """A leased task whose log has so many events."""
+    run = await store.claimed(name, **task)
+    await run.commit(*[chunk(text=str(n)) for n in range(events - 1)])
+    return run
+
+
+async def folded(store: Store, run: Run, seq: int, *, next_at: int) -> bool:
+    kept = Fold(seq=Seq(seq), packed=b"up to %d" % seq)
+    return await store.sweeping.keep_fold(run.task_id, kept, next_at=next_at)
+
+
+async def folds_of(store: Store, run: Run) -> list[int]:
+    rows = await store.sql(
+        "select seq from task_folds where task_id = :task_id order by seq", task_id=run.task_id
+    )
+    return [row["seq"] for row in rows]
+
+
+class TestUnfolded:
+    async def test_finds_logs_that_have_grown(self, store: Store) -> None:
+        """Tasks whose next fold is due: their logs have grown by 256 events since the last one, or
+        as far as that one said; or they have ended, with logs of at least `Settings.fold_from`."""
+        run = await long_log(store, 255)
+        assert await store.sweeping.unfolded() == []
+        await run.commit(said())
+        assert await store.sweeping.unfolded() == [run.task_id]
+        await folded(store, run, 256, next_at=300)
+        assert await store.sweeping.unfolded() == []
+        await run.commit(*[said() for _ in range(43)])
+        assert await store.sweeping.unfolded() == []
+        await run.commit(said())
+        assert await store.sweeping.unfolded() == [run.task_id]
+
+    @pytest.mark.parametrize("by_cancel", [False, True])
+    async def test_finds_what_has_ended(self, store: Store, by_cancel: bool) -> None:
+        """Tasks whose next fold is due: their logs have grown by 256 events since the last one, or
+        as far as that one said; or they have ended, with logs of at least `Settings.fold_from`."""
+        least = store.settings.fold_from
+        short = await long_log(store, least - 2, workflow="short")
+        long = await long_log(store, least - 1, "w2", workflow="long")
+        for run in (short, long):
+            if by_cancel:
+                await store.tasks.cancel(SCOPE, run.task_id)
+            else:
+                await run.finish()
+        assert await store.sweeping.unfolded() == [long.task_id]
+
+    async def test_is_bounded(self, store: Store) -> None:
+        """Each is harmless when two run at once, and bounded by `limit`."""
+        for n in range(3):
+            await long_log(store, 256, f"w{n}", workflow=f"w{n}")
+        assert len(await store.sweeping.unfolded(limit=2)) == 2
+
+
+class TestToFold:
+    async def test_returns_a_piece_of_the_log(self, store: Store) -> None:
+        """The task, its newest fold and the next `limit` events after it, from one read."""
+        run = await long_log(store, 10)
+        log = await store.events(run.task_id)
+        first = await store.sweeping.to_fold(run.task_id, limit=4)
+        assert first is not None
+        assert first.task == await store.task(run.task_id)
+        assert (first.fold, first.events, first.seq) == (None, log[:4], 4)
+        await folded(store, run, 4, next_at=256)
+        await folded(store, run, 8, next_at=256)
+        last = await store.sweeping.to_fold(run.task_id, limit=4)
+        assert last is not None
+        assert last.fold == Fold(seq=Seq(8), packed=b"up to 8")
+        assert (last.events, last.seq) == (log[8:], 10)
+
+    async def test_knows_that_a_task_is_gone(self, store: Store) -> None:
+        """None: the task is gone."""
+        assert await store.sweeping.to_fold(TaskId("gone")) is None
+
+
+class TestKeepFold:
+    async def test_keeps_the_newest_three(self, store: Store) -> None:
+        """Keep the fold, and of this task's the newest three."""
+        run = await long_log(store, 10)
+        other = await long_log(store, 10, "w2", workflow="other")
+        await folded(store, other, 1, next_at=256)
+        for seq in (2, 4, 6, 8):
+            assert await folded(store, run, seq, next_at=256)
+        assert await folds_of(store, run) == [4, 6, 8]
+        assert await folds_of(store, other) == [1]
+
+    async def test_twice_is_once(self, store: Store) -> None:
+        """Each is harmless when two run at once, and bounded by `limit`."""
+        run = await long_log(store, 10)
+        other = await store.another()
+        both = await asyncio.gather(*(folded(one, run, 5, next_at=256) for one in (store, other)))
+        assert True in both
+        assert await folds_of(store, run) == [5]
+
+    async def test_of_a_log_that_has_grown_meanwhile(self, store: Store) -> None:
+        """The next one is due when the log is `next_at` long, or at once if the task has ended with
+        more than this fold holds."""
+        run = await long_log(store, 300)
+        await folded(store, run, 40, next_at=300)
+        assert await store.sweeping.unfolded() == [run.task_id]
+        await folded(store, run, 40, next_at=301)
+        assert await store.sweeping.unfolded() == []
+        await run.finish()
+        await folded(store, run, 300, next_at=900)
+        assert await store.sweeping.unfolded() == [run.task_id]
+        await folded(store, run, 301, next_at=900)
+        assert await store.sweeping.unfolded() == []
+
+    async def test_of_a_task_that_is_gone_or_locked_writes_nothing(self, store: Store) -> None:
+        """False: the task is gone or locked by somebody else, and nothing was written."""
+        run = await long_log(store, 10)
+        async with store.unchanged():
+            gone = Fold(seq=Seq(1), packed=b"x")
+            assert not await store.sweeping.keep_fold(TaskId("gone"), gone, next_at=256)
+            if not store.is_sqlite:
+                async with store.locked(run.task_id):
+                    assert not await folded(store, run, 5, next_at=256)
+
+
+class TestPutOffFold:
+    async def test_makes_it_due_later(self, store: Store) -> None:
+        """The fold cannot be made: it is due again when the log has grown by so many events."""
+        run = await long_log(store, 256)
+        await store.sweeping.put_off_fold(run.task_id, events=10)
+        assert await store.sweeping.unfolded() == []
+        await run.commit(*[said() for _ in range(10)])
+        assert await store.sweeping.unfolded() == []
+        await run.commit(said())
+        assert await store.sweeping.unfolded() == [run.task_id]
+
+    async def test_leaves_alone_what_is_locked(self, store: Store) -> None:
+        """A task that is locked by somebody else is left as it is."""
+        run = await long_log(store, 256)
+        if not store.is_sqlite:
+            async with store.locked(run.task_id):
+                await store.sweeping.put_off_fold(run.task_id, events=10)
+        assert await store.sweeping.unfolded() == [run.task_id]

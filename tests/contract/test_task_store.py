@@ -23,7 +23,7 @@ from outlast.model.errors import (
 from outlast.model.ids import ContextId, LedgerId, Millis, Seq, TaskId, new_task_id
 from outlast.model.ledger import LedgerKind
 from outlast.model.pause import OnDeadline
-from outlast.model.task import Scope, State
+from outlast.model.task import Fold, Scope, State
 from outlast.store.database import Query, Script, Statement, catalog
 from outlast.store.protocols import MOST_WEBHOOKS, Place, Sent, Wanted
 from tests.contract.stores import (
@@ -831,16 +831,49 @@ class TestGet:
 
 class TestSnapshot:
     async def test_returns_the_task_and_its_whole_log(self, store: Store) -> None:
-        """The task and its log, from one read."""
+        """With all folds deleted the events are the whole log."""
         run = await store.claimed()
         await run.commit(*[chunk(text=str(n)) for n in range(1_100)])
         snapshot = await store.tasks.snapshot(SCOPE, run.task_id)
         assert snapshot.task == await store.task(run.task_id)
         assert [event.seq for event in snapshot.events] == list(range(1, 1_102))
         assert snapshot.events == await store.events(run.task_id)
+        assert (snapshot.fold, snapshot.seq) == (None, 1_101)
+
+    @pytest.mark.parametrize(
+        ("until", "fold", "first", "seq"),
+        [
+            (None, 6, 7, 9),
+            (9, 6, 7, 9),
+            (7, 6, 7, 7),
+            (6, 6, 7, 6),
+            (5, 3, 4, 5),
+            (2, None, 1, 2),
+            (0, 6, 7, 9),
+            (10, 6, 7, 9),
+        ],
+    )
+    async def test_begins_with_the_newest_fold_that_is_not_past_it(
+        self, store: Store, until: int | None, fold: int | None, first: int, seq: int
+    ) -> None:
+        """The task and its log up to `until`, from one read: the newest fold that is not past it,
+        and the events after that. Where the log has no such event, up to its end."""
+        run = await store.claimed()
+        await run.commit(*[chunk(text=str(n)) for n in range(8)])
+        for at in (3, 6):
+            kept = Fold(seq=Seq(at), packed=b"up to %d" % at)
+            assert await store.sweeping.keep_fold(run.task_id, kept, next_at=256)
+        snapshot = await store.tasks.snapshot(
+            SCOPE, run.task_id, until=None if until is None else Seq(until)
+        )
+        assert snapshot.seq == seq
+        assert snapshot.events == (await store.events(run.task_id))[first - 1 : seq]
+        expected = None if fold is None else Fold(seq=Seq(fold), packed=b"up to %d" % fold)
+        assert snapshot.fold == expected
 
     async def test_sees_one_moment(self, store: Store) -> None:
-        """The task and its log, from one read."""
+        """The task and its log up to `until`, from one read: the newest fold that is not past it,
+        and the events after that."""
         run = await store.claimed()
         other = await store.another()
         stop = asyncio.Event()

@@ -312,11 +312,12 @@ DUMMIES: dict[str, Any] = {
     "config_id": "one",
     "url": "https://hooks.example.com",
     "secrets": "{}",
+    "task": b"fold",
 }
 _NUMBERS = """
     n seq fence write_no visit attempt priority max_age events failures beat beat_ms lease_ms by
     gap since until before after age delay crashes pause_id hook_grace retention ready_at
-    ready_after deadline_at deadline_after remind_at remind_after past pinned_seq
+    ready_after deadline_at deadline_after remind_at remind_after past pinned_seq fold_at fold_from
 """
 DUMMIES |= {name: 1_700_000_000_000 if name.endswith("_at") else 7 for name in _NUMBERS.split()}
 _OPTIONAL = """
@@ -420,6 +421,8 @@ select n::text, seq, 0, seq, 'status', '{}', 1
 insert into task_ledger (ledger_id, key, kind, fence, write_no, intent_at)
 select n::text, 'effect:' || k, 'effect', 1, 1, 1
   from generate_series(1, 2000) as n, generate_series(1, 10) as k;
+insert into task_folds (task_id, seq, task)
+select n::text, seq, '' from generate_series(1, 2000) as n, generate_series(5, 15, 5) as seq;
 insert into workers (worker_id, agent, host, beat_ms, lease_ms, versions, started_at, seen_at)
 select 'worker' || n, 'agent', 'host', 1, 1, '[]', 1, 1 from generate_series(0, 199) as n;
 insert into task_runs (task_id, fence, worker_id, step, attempt, started_at)
@@ -437,6 +440,8 @@ PLANS = {
     "tasks_lock": {"tasks_pkey"},
     "tasks_find": {"tasks_pkey"},
     "task_events_since": {"task_events_pkey"},
+    "task_folds_newest": {"task_folds_pkey"},
+    "tasks_unfolded": {"tasks_unfolded"},
     "task_events_messages": {"task_messages"},
     "task_ledger_get": {"task_ledger_pkey"},
     "task_ledger_page": {"task_ledger_pkey"},

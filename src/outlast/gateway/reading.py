@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from a2a.types import a2a_pb2 as pb
 
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.patience import persist
-from outlast.model.commit import EventKind, LoggedEvent
+from outlast.model.commit import EventKind
 from outlast.model.ids import Seq, TaskId
 from outlast.model.task import Scope, State
 from outlast.store.protocols import LogStore, Snapshot, TaskStore
-from outlast.wire.events import state_after
 from outlast.wire.extension import EXTENSION_URI, View
-from outlast.wire.fold import fold_task
+from outlast.wire.folds import fold_log
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The Task after its event `seq`, the state that it was in then and the event that had brought
-    this state."""
+    """The Task after its event `seq`, the state that it was in then, and whether a message might
+    bring the authorization that it waited for."""
 
     task: pb.Task
     seq: Seq
     state: State
-    status: LoggedEvent
+    in_band: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +46,7 @@ class Readings:
         self, scope: Scope, task_id: TaskId, view: View, *, history_length: int | None = None
     ) -> Reading:
         """The Task as it is. Raises TaskNotFound."""
-        snapshot = await self._snapshot(scope, task_id)
-        return _read(snapshot, snapshot.task.generation, view, history_length)
+        return _read(await self._snapshot(scope, task_id), view, history_length)
 
     async def as_of(
         self,
@@ -62,11 +59,9 @@ class Readings:
     ) -> Reading:
         """The Task as it was when a reader last saw it. When that cannot be rebuilt, the Task as
         it is, which says so to clients of our extension. Raises TaskNotFound."""
-        snapshot = await self._snapshot(scope, task_id)
-        if seen.seq is not None and 1 <= seen.seq <= snapshot.task.generation:
-            return _read(snapshot, seen.seq, view, history_length)
-        reading = _read(snapshot, snapshot.task.generation, view, history_length)
-        if view.extended:
+        snapshot = await self._snapshot(scope, task_id, until=seen.seq)
+        reading = _read(snapshot, view, history_length)
+        if reading.seq != seen.seq and view.extended:
             said = {"generation": reading.seq, "reset": True}
             reading.task.metadata.update({EXTENSION_URI: said})
         return reading
@@ -80,22 +75,21 @@ class Readings:
                 return event.seq
         return Seq(0)
 
-    async def _snapshot(self, scope: Scope, task_id: TaskId) -> Snapshot:
+    async def _snapshot(
+        self, scope: Scope, task_id: TaskId, *, until: Seq | None = None
+    ) -> Snapshot:
         return await persist(
-            lambda: self._tasks.snapshot(scope, task_id), self._config.store_patience_s
+            lambda: self._tasks.snapshot(scope, task_id, until=until),
+            self._config.store_patience_s,
         )
 
 
-def _read(snapshot: Snapshot, seq: Seq, view: View, history_length: int | None) -> Reading:
-    task = fold_task(
-        snapshot.task, snapshot.events, view=view, history_length=history_length, until=seq
+def _read(snapshot: Snapshot, view: View, history_length: int | None) -> Reading:
+    folded = fold_log(
+        snapshot.task,
+        snapshot.events,
+        fold=snapshot.fold,
+        view=view,
+        history_length=history_length,
     )
-    state, status = _status_at(snapshot.events, seq)
-    return Reading(task=task, seq=seq, state=state, status=status)
-
-
-def _status_at(events: Sequence[LoggedEvent], seq: Seq) -> tuple[State, LoggedEvent]:
-    for event in reversed(events):
-        if event.seq <= seq and (state := state_after(event)) is not None:
-            return state, event
-    raise ValueError("a log begins with event 1")
+    return Reading(task=folded.task, seq=snapshot.seq, state=folded.state, in_band=folded.in_band)

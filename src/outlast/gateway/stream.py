@@ -21,9 +21,8 @@ from outlast.gateway.tails import Tails
 from outlast.model.commit import LoggedEvent
 from outlast.model.errors import UnsupportedOperation
 from outlast.model.ids import ContextId, Seq, TaskId
-from outlast.model.pause import Ask
 from outlast.model.task import Scope, State
-from outlast.wire.events import Update, state_after, update_of
+from outlast.wire.events import Update, is_in_band, state_after, update_of
 from outlast.wire.extension import View
 
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
@@ -46,19 +45,18 @@ class Item:
         return text.translate(_LINE_ENDS)
 
 
-Ends = Callable[[State, LoggedEvent], bool]
-"""Whether a state, brought by the event, ends a stream."""
+Ends = Callable[[State, bool], bool]
+"""Whether a state ends a stream; the bool says that it waits for an authorization that a message
+may bring."""
 
 
-def until_settled(state: State, event: LoggedEvent) -> bool:
+def until_settled(state: State, in_band: bool) -> bool:
     """SendStreamingMessage ends when the task has ended, or asks the caller for what a message can
     bring (§11.7)."""
-    if state is State.AUTH_REQUIRED and "ask" in event.body:
-        return Ask.from_json(event.body["ask"]).in_band
-    return state.is_terminal or state is State.INPUT_REQUIRED
+    return state.is_terminal or state is State.INPUT_REQUIRED or in_band
 
 
-def until_terminal(state: State, event: LoggedEvent) -> bool:
+def until_terminal(state: State, in_band: bool) -> bool:
     """SubscribeToTask goes on through pauses."""
     return state.is_terminal
 
@@ -103,14 +101,16 @@ class Streams:
             if seen is not None and answered_by:
                 own = await self._readings.place_of(task_id, answered_by)
             yield Item(reading.task, reading.seq)
-            if ends(reading.state, reading.status) and reading.seq >= own:
+            if ends(reading.state, reading.in_band) and reading.seq >= own:
                 return
             render = partial(_rendered, task_id, ContextId(reading.task.context_id), view)
             async with aclosing(tail.after(reading.seq, until=until)) as later:
                 async for shared in later:
                     yield shared.made(view, render)
                     state = state_after(shared.event)
-                    if state is not None and ends(state, shared.event) and shared.event.seq >= own:
+                    if state is None or shared.event.seq < own:
+                        continue
+                    if ends(state, is_in_band(shared.event)):
                         return
 
     async def _open(

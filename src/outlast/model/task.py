@@ -71,6 +71,14 @@ class Caller:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fold:
+    """What the log up to `seq` makes of a task, as bytes that `wire.folds` has packed."""
+
+    seq: Seq
+    packed: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """One row of `tasks`, without what only its worker needs."""
 

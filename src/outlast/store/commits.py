@@ -139,6 +139,7 @@ def _columns(write: Write, settings: Settings) -> dict[str, Any]:
         "failures": 0,
         "pauses": False,
         "retention": None,
+        "fold_from": settings.fold_from,
         "held_reason": None,
     }
     columns |= dict.fromkeys(

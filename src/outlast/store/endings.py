@@ -29,6 +29,7 @@ def end(
         state=state.value,
         status=to_text(status_of(event)),
         retention=settings.retention_ms,
+        fold_from=settings.fold_from,
     )
     yield append(queries, rows[0], TaskId(row["task_id"]), event)
     if row["lease_owner"] is not None:

@@ -26,7 +26,7 @@ from outlast.model.ids import (
 )
 from outlast.model.lease import Death, Lease, Vitals
 from outlast.model.ledger import LedgerEntry, LedgerKind
-from outlast.model.task import Scope, State, Task
+from outlast.model.task import Fold, Scope, State, Task
 
 # --- gateways ---------------------------------------------------------------------------------
 
@@ -89,10 +89,15 @@ class AnswerTo:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A task and its whole log up to `task.generation`, from one read."""
+    """A task, and its log up to `seq` from the same read: a fold, and the events after it.
+
+    fold: None where there is none; the events are the log from its beginning then.
+    """
 
     task: Task
+    fold: Fold | None
     events: Sequence[LoggedEvent]
+    seq: Seq
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,8 +206,12 @@ class TaskStore(Protocol):
         `expired`; one that does not exist in it raises TaskNotFound."""
         ...
 
-    async def snapshot(self, scope: Scope, task_id: TaskId) -> Snapshot:
-        """The task and its log, from one read. Errors as for `get`."""
+    async def snapshot(
+        self, scope: Scope, task_id: TaskId, *, until: Seq | None = None
+    ) -> Snapshot:
+        """The task and its log up to `until`, from one read: the newest fold that is not past it,
+        and the events after that. Where the log has no such event, up to its end. With all folds
+        deleted the events are the whole log. Errors as for `get`."""
         ...
 
     async def status_of(self, scope: Scope, task_id: TaskId) -> tuple[State, Seq]:
@@ -306,12 +315,14 @@ class LogStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the store writes by itself."""
+    """What the store writes by itself. The log of a task that has ended is folded if it is at least
+    `fold_from` long: a shorter one is read as fast as its fold would be."""
 
     retention_ms: int = 30 * 86_400_000
     crash_limit: int = 3
     crash_backoff_ms: int = 2_000
     hook_grace_ms: int = 120_000
+    fold_from: int = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -514,6 +525,27 @@ class SweepStore(Protocol):
 
     async def forget_replies(self, *, older_than: Millis, limit: int = 1000) -> None:
         """Drop the keys of direct Messages that are older than this; the keys of tasks stay."""
+        ...
+
+    async def unfolded(self, *, limit: int = 100) -> Sequence[TaskId]:
+        """Tasks whose next fold is due: their logs have grown by 256 events since the last one, or
+        as far as that one said; or they have ended, with logs of at least `Settings.fold_from`."""
+        ...
+
+    async def to_fold(self, task_id: TaskId, *, limit: int = 2000) -> Snapshot | None:
+        """The task, its newest fold and the next `limit` events after it, from one read. None: the
+        task is gone."""
+        ...
+
+    async def keep_fold(self, task_id: TaskId, fold: Fold, *, next_at: int) -> bool:
+        """Keep the fold, and of this task's the newest three. The next one is due when the log is
+        `next_at` long, or at once if the task has ended with more than this fold holds. False: the
+        task is gone or locked by somebody else, and nothing was written."""
+        ...
+
+    async def put_off_fold(self, task_id: TaskId, *, events: int) -> None:
+        """The fold cannot be made: it is due again when the log has grown by so many events. A
+        task that is locked by somebody else is left as it is."""
         ...
 
     async def forget_workers(self, *, older_than: Millis, limit: int = 100) -> None:

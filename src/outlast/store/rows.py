@@ -16,7 +16,7 @@ from outlast.model.ids import (
 )
 from outlast.model.lease import Lease
 from outlast.model.ledger import LedgerEntry, LedgerKind
-from outlast.model.task import Scope, State, Task
+from outlast.model.task import Fold, Scope, State, Task
 from outlast.store.codec import from_text
 from outlast.store.database import Row, Rows
 from outlast.store.protocols import Standing
@@ -102,6 +102,10 @@ def event_of(row: Row) -> LoggedEvent:
         write_no=row["write_no"],
         created_at=Millis(row["created_at"]),
     )
+
+
+def fold_of(row: Row) -> Fold:
+    return Fold(seq=Seq(row["seq"]), packed=bytes(row["task"]))
 
 
 def entry_of(row: Row) -> LedgerEntry:

@@ -9,16 +9,17 @@ from outlast.model.commit import Event, EventKind, status_event, status_of
 from outlast.model.ids import Millis, Seq, TaskId, WorkerId
 from outlast.model.lease import Death, Vitals
 from outlast.model.pause import DEADLINE_PASSED, Ask, OnDeadline
-from outlast.model.task import State
+from outlast.model.task import Fold, State
 from outlast.store import endings
 from outlast.store.codec import to_text
 from outlast.store.database import Database, Row, Rows, Script, catalog
-from outlast.store.protocols import Settings, TakenOver
-from outlast.store.rows import event_of
+from outlast.store.protocols import Settings, Snapshot, TakenOver
+from outlast.store.rows import event_of, fold_of, task_of
 
 T = TypeVar("T")
 
 _CHILDREN = ("task_events_delete", "task_runs_delete", "task_folds_delete", "webhooks_delete")
+_FOLDS_KEPT = 3
 
 
 class Sweeping:
@@ -261,6 +262,46 @@ class Sweeping:
 
     async def forget_replies(self, *, older_than: Millis, limit: int = 1000) -> None:
         await self._write(lambda: self._just("send_keys_forget", age=older_than, n=limit))
+
+    # --- folds --------------------------------------------------------------------------------
+
+    async def unfolded(self, *, limit: int = 100) -> Sequence[TaskId]:
+        return [TaskId(row["task_id"]) for row in await self._read("tasks_unfolded", n=limit)]
+
+    async def to_fold(self, task_id: TaskId, *, limit: int = 2000) -> Snapshot | None:
+        def script() -> Script[Snapshot | None]:
+            rows = yield self._queries("tasks_peek", task_id=task_id)
+            if not rows:
+                return None
+            task = task_of(rows[0])
+            newest = {"task_id": task_id, "until": task.generation}
+            folds = yield self._queries("task_folds_newest", **newest)
+            fold = fold_of(folds[0]) if folds else None
+            after = Seq(0) if fold is None else fold.seq
+            until = Seq(min(after + limit, task.generation))
+            page = yield self._queries("task_events_since", task_id=task_id, seq=after, n=limit)
+            return Snapshot(task=task, events=[*map(event_of, page)], fold=fold, seq=until)
+
+        return await self._database.read(script)
+
+    async def keep_fold(self, task_id: TaskId, fold: Fold, *, next_at: int) -> bool:
+        def script() -> Script[bool]:
+            if not (yield self._queries("tasks_take_free", task_id=task_id)):
+                return False
+            at = {"task_id": task_id, "seq": fold.seq}
+            yield self._queries("task_folds_keep", **at, task=fold.packed)
+            yield self._queries("task_folds_prune", task_id=task_id, n=_FOLDS_KEPT)
+            yield self._queries("tasks_folded", **at, fold_at=next_at)
+            return True
+
+        return await self._database.transact(script)
+
+    async def put_off_fold(self, task_id: TaskId, *, events: int) -> None:
+        def script() -> Script[None]:
+            if (yield self._queries("tasks_take_free", task_id=task_id)):
+                yield self._queries("tasks_put_off_fold", task_id=task_id, n=events)
+
+        await self._database.transact(script)
 
     # --- outages ------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from outlast.model.task import Scope, State, Task
 from outlast.store import endings
 from outlast.store.codec import from_text, to_text, to_text_or_none
 from outlast.store.database import Database, Row, Script, StatementRefused, catalog
+from outlast.store.folded import folded_log
 from outlast.store.protocols import (
     TOTAL_BOUND,
     AnswerTo,
@@ -37,7 +38,6 @@ from outlast.store.webhooks import put
 
 T = TypeVar("T")
 
-_PAGE = 1000
 _RETRY_OPEN_S = 10  # tasks last: sooner there is little to hope for
 _BEFORE_ALL = Place(status_at=Millis(1 << 62), task_id=TaskId(""))
 
@@ -256,17 +256,15 @@ class Tasks:
 
         return await self._read(script)
 
-    async def snapshot(self, scope: Scope, task_id: TaskId) -> Snapshot:
+    async def snapshot(
+        self, scope: Scope, task_id: TaskId, *, until: Seq | None = None
+    ) -> Snapshot:
         def script() -> Script[Snapshot]:
             task = task_of((yield from self._found(scope, task_id)))
-            events: list[LoggedEvent] = []
-            while not events or events[-1].seq < task.generation:
-                after = events[-1].seq if events else 0
-                page = yield self._queries("task_events_since", task_id=task_id, seq=after, n=_PAGE)
-                if not page:
-                    break
-                events.extend(map(event_of, page))
-            return Snapshot(task=task, events=events)
+            is_there = until is not None and 1 <= until <= task.generation
+            seq = until if is_there and until is not None else task.generation
+            fold, events = yield from folded_log(self._queries, task_id, seq)
+            return Snapshot(task=task, events=events, fold=fold, seq=seq)
 
         return await self._read(script)
 
@@ -300,7 +298,10 @@ class Tasks:
             logs = yield from self._shown([task.task_id for task in tasks], artifacts)
             more = len(rows) > limit
             return Page(
-                snapshots=[Snapshot(task=task, events=logs[task.task_id]) for task in tasks],
+                snapshots=[
+                    Snapshot(task=task, fold=None, events=logs[task.task_id], seq=task.generation)
+                    for task in tasks
+                ],
                 total=counted[0]["total"],
                 next=_place_of(tasks[-1]) if more else None,
             )

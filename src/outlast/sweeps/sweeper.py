@@ -13,6 +13,7 @@ from outlast.model.topics import task_topic, work_topic
 from outlast.store.database import Wakeups
 from outlast.store.protocols import SweepStore
 from outlast.sweeps.deadlines import Deadlines
+from outlast.sweeps.folds import Folds
 from outlast.sweeps.recovery import Recovery
 from outlast.sweeps.retention import Retention
 
@@ -32,17 +33,20 @@ class Sweeper:
         agent: str,
         recovery_s: float = 1.0,
         deadlines_s: float = 1.0,
+        folds_s: float = 1.0,
         retention_s: float = 10.0,
         tombstone_ms: int = 90 * 86_400_000,
         window_ms: int = 86_400_000,
     ) -> None:
         self._recovery = Recovery(store)
         self._deadlines = Deadlines(store)
+        self._folds = Folds(store)
         self._retention = Retention(store, tombstone_ms=tombstone_ms, window_ms=window_ms)
         self._wakeups = wakeups
         self._agent = agent
         self._recovery_s = recovery_s
         self._deadlines_s = deadlines_s
+        self._folds_s = folds_s
         self._retention_s = retention_s
         self._stopping = asyncio.Event()
 
@@ -54,6 +58,7 @@ class Sweeper:
         async with asyncio.TaskGroup() as duties:
             duties.create_task(self._every(self._recovery_s, self._recover))
             duties.create_task(self._every(self._deadlines_s, self._end_overdue))
+            duties.create_task(self._every(self._folds_s, self._fold))
             duties.create_task(self._every(self._retention_s, self._expire))
             duties.create_task(self._every(600, self._recovery.forget_the_long_dead))
 
@@ -64,6 +69,9 @@ class Sweeper:
     async def _end_overdue(self) -> None:
         if ended := await self._deadlines.sweep():
             self._wakeups.send([work_topic(self._agent), *map(task_topic, ended)])
+
+    async def _fold(self) -> None:
+        await self._folds.sweep()
 
     async def _expire(self) -> None:
         await self._retention.sweep()

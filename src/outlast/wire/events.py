@@ -15,7 +15,7 @@ from google.protobuf.json_format import MessageToDict
 
 from outlast.model.commit import EventKind, LoggedEvent
 from outlast.model.ids import ContextId, Millis, TaskId
-from outlast.model.pause import DueBy
+from outlast.model.pause import Ask, DueBy
 from outlast.model.task import State
 from outlast.wire.extension import EXTENSION_URI, PLAIN, View
 from outlast.wire.messages import artifact_to_proto, message_to_proto
@@ -90,6 +90,12 @@ def status_after(
     if event.kind is EventKind.STATUS and "message" in event.body:
         status.message.CopyFrom(said_by_agent(event, task_id, context_id, view))
     return status
+
+
+def is_in_band(event: LoggedEvent) -> bool:
+    """Whether the event asks for an authorization that a message may bring."""
+    ask = event.body.get("ask")
+    return ask is not None and Ask.from_json(ask).in_band
 
 
 def said_by_agent(

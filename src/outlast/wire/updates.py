@@ -10,6 +10,7 @@ from google.protobuf.json_format import MessageToDict
 
 from outlast.wire.events import Update
 from outlast.wire.extension import EXTENSION_URI
+from outlast.wire.fold import append_artifact
 from outlast.wire.messages import message_to_proto
 
 
@@ -52,11 +53,7 @@ def _apply_artifact(task: pb.Task, update: pb.TaskArtifactUpdateEvent) -> None:
     elif not update.append:
         held.CopyFrom(new)
     else:
-        held.parts.extend(new.parts)
-        held.name = new.name or held.name
-        held.description = new.description or held.description
-        if new.HasField("metadata"):
-            held.metadata.MergeFrom(new.metadata)
+        append_artifact(held, new)
 
 
 def _apply_message(task: pb.Task, said: Mapping[str, Any]) -> None:

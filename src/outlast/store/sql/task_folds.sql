@@ -1,2 +1,15 @@
 -- task_folds_delete: the folds of a task that has expired
 delete from task_folds where task_id = :task_id;
+
+-- task_folds_newest: the newest fold of a task up to :until
+select seq, task from task_folds
+ where task_id = :task_id and seq <= :until order by seq desc limit 1;
+
+-- task_folds_keep: a fold; whoever wrote it before wrote the same
+insert into task_folds (task_id, seq, task) values (:task_id, :seq, :task)
+on conflict (task_id, seq) do nothing;
+
+-- task_folds_prune: keeps the newest :n folds of a task
+delete from task_folds
+ where task_id = :task_id
+   and seq not in (select seq from task_folds where task_id = :task_id order by seq desc limit :n);

@@ -90,6 +90,10 @@ update tasks set
                          (select now from clock) + cast(:remind_after as bigint)),
     held_reason = cast(:held_reason as text),
     expires_at = (select now from clock) + cast(:retention as bigint),
+    fold_at = case when next_seq + :events > fold_at then null
+                   when cast(:retention as bigint) is not null
+                        and next_seq + :events > :fold_from then null
+                   else fold_at end,
     updated_at = (select now from clock)
  where task_id = :task_id and fence = :fence and write_no = :write_no
    and (cancel_requested_at is null or not :stopped_by_mark)
@@ -118,6 +122,8 @@ update tasks set state = :state, status = :status, status_at = (select now from 
                  fence = fence + 1, lease_owner = null, ready_at = null, held_reason = null,
                  pause_id = null, pause_deadline_at = null, remind_at = null,
                  next_seq = next_seq + 1, expires_at = (select now from clock) + :retention,
+                 fold_at = case when next_seq + 1 > fold_at or next_seq + 1 > :fold_from then null
+                                else fold_at end,
                  updated_at = (select now from clock)
  where task_id = :task_id and state in ('submitted', 'working', 'input-required', 'auth-required')
 returning next_seq, fence;
@@ -241,6 +247,20 @@ select min(due) as due from (
 
 -- tasks_peek: the task, whatever its scope
 select * from tasks where task_id = :task_id;
+
+-- tasks_unfolded: tasks whose next fold is due
+select task_id from tasks where fold_at is null order by task_id limit :n;
+
+-- tasks_folded: a task is folded up to :seq; the next fold is due at :fold_at, or now if its log has grown or ended
+update tasks
+   set fold_at = case when next_seq > :fold_at then null
+                      when next_seq - 1 > :seq
+                           and state in ('completed', 'failed', 'canceled', 'rejected') then null
+                      else :fold_at end
+ where task_id = :task_id;
+
+-- tasks_put_off_fold: a task that cannot be folded is tried again when its log is :n longer
+update tasks set fold_at = next_seq + :n where task_id = :task_id;
 
 -- tasks_expired: finished tasks whose retention is over and whose webhooks have ended, the longest first
 select task_id, ledger_id from tasks

@@ -47,6 +47,7 @@ create table tasks (
     remind_at           bigint,
     give_up_at          bigint not null,
     expires_at          bigint,
+    fold_at             bigint default 256,
     cancel_requested_at bigint,
     ending_as           text,
     held_reason         text,
@@ -83,6 +84,7 @@ comment on column tasks.commit_seq is 'Where the log ended at the last commit: l
 comment on column tasks.pause_id is 'The seq of the question that the task waits for.';
 comment on column tasks.give_up_at is 'The end of the longest life of the task.';
 comment on column tasks.ending_as is 'How the task will end once its cancel or failure step has run, as JSON.';
+comment on column tasks.fold_at is 'The length of the log from which its next fold is due; null: due now.';
 comment on column tasks.held_reason is 'Why an operator must look; never claimed until unheld.';
 comment on column tasks.ledger_id is 'The ledger of the work that this task does or continues.';
 
@@ -102,6 +104,7 @@ create index tasks_open on tasks (agent, tenant, owner)
 create unique index one_unfinished_task_per_ledger on tasks (ledger_id)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
 create index tasks_of_ledger on tasks (ledger_id);
+create index tasks_unfolded on tasks (task_id) where fold_at is null;
 create index tasks_expiring on tasks (expires_at) where expires_at is not null;
 
 create table task_events (

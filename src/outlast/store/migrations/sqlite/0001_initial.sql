@@ -62,6 +62,8 @@ create table tasks (
     -- The end of the longest life of the task.
     give_up_at          integer not null,
     expires_at          integer,
+    -- The length of the log from which its next fold is due; null: due now.
+    fold_at             integer default 256,
     cancel_requested_at integer,
     -- How the task will end once its cancel or failure step has run, as JSON.
     ending_as           text,
@@ -102,6 +104,7 @@ create index tasks_open on tasks (agent, tenant, owner)
 create unique index one_unfinished_task_per_ledger on tasks (ledger_id)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
 create index tasks_of_ledger on tasks (ledger_id);
+create index tasks_unfolded on tasks (task_id) where fold_at is null;
 create index tasks_expiring on tasks (expires_at) where expires_at is not null;
 
 -- The log: what each task emitted, in order, without a gap. Rows never change.
