@@ -116,6 +116,7 @@ class OutlastRequestHandler(RequestHandler):
         async with aclosing(self.stream_of_send(params, context)) as items:
             async for item in items:
                 yield item.event
+                del item
 
     async def stream_of_send(
         self, params: pb.SendMessageRequest, context: ServerCallContext
@@ -141,6 +142,7 @@ class OutlastRequestHandler(RequestHandler):
             async with aclosing(items):
                 async for item in items:
                     yield item
+                    del item
 
     async def _accept(
         self, params: pb.SendMessageRequest, identity: Identity, context: ServerCallContext
@@ -176,6 +178,7 @@ class OutlastRequestHandler(RequestHandler):
         async with aclosing(self.stream_of_task(params, context)) as items:
             async for item in items:
                 yield item.event
+                del item
 
     async def stream_of_task(
         self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
@@ -195,6 +198,7 @@ class OutlastRequestHandler(RequestHandler):
             async with aclosing(items):
                 async for item in items:
                     yield item
+                    del item
 
     async def on_cancel_task(
         self, params: pb.CancelTaskRequest, context: ServerCallContext

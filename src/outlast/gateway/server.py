@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from outlast.gateway.handler import OutlastRequestHandler
+from outlast.gateway.sse import IS_STREAM
 from outlast.model.errors import ConfigError
 
 _BACKLOG = 2048
@@ -18,6 +22,14 @@ KEEP_ALIVE_S = 75
 """How long an idle connection is kept. The side that keeps it for less must be the client's: it
 would otherwise send a request on a connection that is just being closed, and could not tell what
 became of it. Clients in Python give up after 5 s, proxies in front of services after 60 s."""
+
+
+_UNREAD = 16 * 1024
+"""Bytes that wait in this process for a connection to take them, before its writer is held up. Of
+readers that stop reading there may be a thousand."""
+
+_LAST_S = 0.5
+"""How long readers have to take what their streams ended with, when the server stops."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -33,6 +45,14 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(
             f"cannot listen on {host}:{port} ({error.strerror}): choose another host or port"
         ) from None
+
+
+class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """uvicorn's connection, with less of a buffer in front of a slow reader."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_UNREAD)
 
 
 class GatewayServer(uvicorn.Server):
@@ -54,6 +74,7 @@ class GatewayServer(uvicorn.Server):
         """A server on a socket that `listen` made, which it closes in the end."""
         config = uvicorn.Config(
             app,
+            http=Connection,
             lifespan="off",
             ws="none",
             log_config=None,
@@ -79,7 +100,19 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._handler.close()
-        await super().shutdown(sockets)
+        later = asyncio.get_running_loop().call_later(_LAST_S, self._drop_stalled)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            later.cancel()
+
+    def _drop_stalled(self) -> None:
+        """A stream has ended by now, unless its reader does not take what was written to it."""
+        connections: list[Any] = list(self.server_state.connections)
+        for connection in connections:
+            is_stream = (connection.scope or {}).get(IS_STREAM)
+            if is_stream and connection.transport.get_write_buffer_size() > 0:
+                connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

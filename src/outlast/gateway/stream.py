@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.json_format import MessageToDict
 
+from outlast.gateway.errors import translated
 from outlast.gateway.reading import Reading, Readings, Seen
-from outlast.gateway.tails import Tails
+from outlast.gateway.tails import Tail, Tails
 from outlast.model.commit import LoggedEvent
 from outlast.model.errors import UnsupportedOperation
 from outlast.model.ids import ContextId, Seq, TaskId
@@ -32,10 +33,16 @@ _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 @dataclass(frozen=True)
 class Item:
     """Something of a stream, and the seq up to which a reader has then seen the log; a direct
-    Message has none. Readers share items, and so what is made of them."""
+    Message has none. Readers share items, and so what is made of them.
+
+    again: the Task that a stream begins with knows how to go on with that stream from here, or
+    from a later item of it, by its seq. Whoever writes to a reader that stops reading can let go
+    of everything, and read it again when the reader does.
+    """
 
     event: pb.Message | pb.Task | Update
     seq: Seq | None = None
+    again: Again | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def json(self) -> str:
@@ -44,6 +51,8 @@ class Item:
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
         return text.translate(_LINE_ENDS)
 
+
+Again = Callable[[Seq], AsyncGenerator[Item, None]]
 
 Ends = Callable[[State, bool], bool]
 """Whether a state ends a stream; the bool says that it waits for an authorization that a message
@@ -59,6 +68,25 @@ def until_settled(state: State, in_band: bool) -> bool:
 def until_terminal(state: State, in_band: bool) -> bool:
     """SubscribeToTask goes on through pauses."""
     return state.is_terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Followed:
+    """What a stream shows, to whom, from where and until when. own: where the caller's message is;
+    states before it end nothing."""
+
+    scope: Scope
+    task_id: TaskId
+    context_id: ContextId
+    view: View
+    history_length: int | None
+    ends: Ends
+    own: Seq
+    first: Seq
+    until: float | None
+
+    def is_end(self, state: State, in_band: bool, seq: Seq) -> bool:
+        return seq >= self.own and self.ends(state, in_band)
 
 
 class Streams:
@@ -100,18 +128,71 @@ class Streams:
             own = Seq(0)
             if seen is not None and answered_by:
                 own = await self._readings.place_of(task_id, answered_by)
-            yield Item(reading.task, reading.seq)
-            if ends(reading.state, reading.in_band) and reading.seq >= own:
-                return
-            render = partial(_rendered, task_id, ContextId(reading.task.context_id), view)
-            async with aclosing(tail.after(reading.seq, until=until)) as later:
-                async for shared in later:
-                    yield shared.made(view, render)
-                    state = state_after(shared.event)
-                    if state is None or shared.event.seq < own:
-                        continue
-                    if ends(state, is_in_band(shared.event)):
-                        return
+            followed = _Followed(
+                scope=scope,
+                task_id=task_id,
+                context_id=ContextId(reading.task.context_id),
+                view=view,
+                history_length=history_length,
+                ends=ends,
+                own=own,
+                first=reading.seq,
+                until=until,
+            )
+            async with aclosing(self._from(tail, followed, reading)) as items:
+                del reading
+                async for item in items:
+                    yield item
+                    del item
+
+    async def _again(self, followed: _Followed, seq: Seq) -> AsyncGenerator[Item, None]:
+        """The stream from its item of this seq on. A Task that cannot be rebuilt is another one:
+        its reader has to look."""
+        with translated("SubscribeToTask"), self._tails.open(followed.task_id) as tail:
+            if seq == followed.first:
+                reading = await self._readings.as_of(
+                    followed.scope,
+                    followed.task_id,
+                    Seen(seq=seq),
+                    followed.view,
+                    history_length=followed.history_length,
+                )
+                items = self._from(tail, followed, reading)
+                del reading
+            else:
+                items = self._later(tail, followed, Seq(seq - 1))
+            async with aclosing(items):
+                async for item in items:
+                    yield item
+                    del item
+
+    async def _from(
+        self, tail: Tail, followed: _Followed, reading: Reading
+    ) -> AsyncGenerator[Item, None]:
+        """The Task, and then what comes. Whatever was yielded is let go of before the next is
+        waited for: a stream that is idle for days must not hold what it brought last."""
+        cursor = reading.seq
+        is_end = followed.is_end(reading.state, reading.in_band, cursor)
+        yield Item(reading.task, cursor, partial(self._again, followed))
+        del reading
+        if not is_end:
+            async with aclosing(self._later(tail, followed, cursor)) as later:
+                async for item in later:
+                    yield item
+                    del item
+
+    async def _later(
+        self, tail: Tail, followed: _Followed, cursor: Seq
+    ) -> AsyncGenerator[Item, None]:
+        render = partial(_rendered, followed.task_id, followed.context_id, followed.view)
+        async with aclosing(tail.after(cursor, until=followed.until)) as events:
+            async for shared in events:
+                state, in_band = state_after(shared.event), is_in_band(shared.event)
+                is_end = state is not None and followed.is_end(state, in_band, shared.event.seq)
+                yield shared.made(followed.view, render)
+                if is_end:
+                    return
+                del shared
 
     async def _open(
         self,

@@ -26,11 +26,16 @@ from outlast.store.protocols import LogStore
 
 V = TypeVar("V")
 
-_SHARED = 256 * 1024
-"""Bytes of newest events that one task's readers share."""
+_SHARED = 1024 * 1024
+"""Bytes of newest events that one task's readers share, until all of them have seen everything."""
 
-_OWN = 32 * 1024
+_OWN = 256 * 1024
 """Bytes of events that a reader which is behind reads ahead."""
+
+_OF_ANY = 1500
+_OF_EACH = 3
+"""An event costs so many bytes of memory, and so many for each of its text: as it was read, as a
+message of the protocol, and as JSON."""
 
 _FIRST_PAGE = 32
 _LONGEST_PAGE = 256
@@ -46,7 +51,7 @@ class Shared:
 
     def __init__(self, event: LoggedEvent) -> None:
         self.event = event
-        self.weight = len(repr(event.body))
+        self.weight = _OF_ANY + _OF_EACH * len(repr(event.body))
         self._made: dict[object, object] = {}
 
     def made(self, form: object, make: Callable[[LoggedEvent], V]) -> V:
@@ -108,16 +113,18 @@ class Tail:
         while not self._is_over(until):
             if (event := self._recent.get(Seq(cursor + 1))) is not None:
                 own = None
-                yield event
                 cursor = event.event.seq
+                yield event
+                del event  # the last one may be large, and the next one days away
             elif self._end is not None and cursor < self._end:
                 own = own or self._pages(_OWN)
                 page, _ = await own.after(cursor)
                 for event in page:
                     if self._is_over(until):
                         return
-                    yield event
                     cursor = event.event.seq
+                    yield event
+                    del event
                 del page
             else:
                 await self._more(until)
