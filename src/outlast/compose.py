@@ -242,11 +242,12 @@ def ways_of_knowing(agent: Agent, stores: Stores, configuration: Configuration) 
     ways: list[Way] = []
     if configuration.api_keys:
         ways.append(by_api_keys(stores.access, agent.name))
-    if configuration.proxy_header is not None:
-        ways.append(by_proxy(configuration.proxy_header, configuration.proxies or ()))
     if configuration.jwt_issuer is not None:
         rules = _token_rules(configuration, configuration.jwt_issuer)
         ways.append(by_tokens(rules, jwks_url=configuration.jwt_jwks_url))
+    # Last: whoever sends a credential is judged by it, whatever a proxy says beside it.
+    if configuration.proxy_header is not None:
+        ways.append(by_proxy(configuration.proxy_header, configuration.proxies or ()))
     return ways
 
 

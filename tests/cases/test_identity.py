@@ -34,6 +34,7 @@ async def test_case_087_credentials_are_dead_when_the_task_resumes(tmp_path: Pat
         )
         async with fleet:
             server = await fleet.serve()
+            await server.logged("provider.keys")  # before the first call
             async with httpx.AsyncClient(base_url=server.url, timeout=20) as http:
                 soon_over = provider.token(
                     KEY, exp=int(time.time()) + 4, org="acme", scope="a b", session="one"

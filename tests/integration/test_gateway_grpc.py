@@ -361,8 +361,11 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_a_process_starts_where_grpc_is_not_installed() -> None:
-    code = "import sys; sys.modules['grpc'] = None; import outlast.cli"
+def test_a_process_starts_where_no_extra_is_installed() -> None:
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(('grpc', 'joserfc', 'psycopg'));"
+        " import outlast.cli, outlast.compose"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -17,19 +17,21 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
 from structlog.testing import capture_logs
 
-from outlast import Client
+from outlast import Client, compose
 from outlast.client import Opened, Patience, StatusChanged
+from outlast.configuration import configuration
 from outlast.gateway.auth.jwt import SignedTokens
 from outlast.gateway.auth.provider_keys import ProviderKeys
 from outlast.gateway.auth.token_rules import TokenRules
-from outlast.gateway.auth.ways import Way, by_api_keys, by_tokens
+from outlast.gateway.auth.ways import Way, any_of, by_api_keys, by_tokens
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import GatewayConfig
-from outlast.model.errors import ConfigError
+from outlast.model.errors import ConfigError, Unauthenticated
 from outlast.model.ids import Seq, TaskId
 from outlast.model.task import Scope, State
 from outlast.store.access import Access
 from outlast.store.database import Database
+from tests.docs.pages import ROOT, blocks_of
 from tests.integration.test_gateway_grpc import Called, _info, called
 from tests.integration.test_gateway_support import Gateway, make_agent, message
 from tests.unit.identity_provider import AUDIENCE, Provider, key_for, running_provider
@@ -43,18 +45,29 @@ async def provider() -> AsyncIterator[Provider]:
         yield running
 
 
+@dataclass
+class Clock:
+    """One that stands still, so that a token is taken however slow this machine is. Streams end by
+    the real one."""
+
+    now: float = field(default_factory=lambda: float(int(time.time())))
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @asynccontextmanager
 async def guarded(
-    database_url: str, provider: Provider, *, at: float | None = None, **rules: Any
+    database_url: str, provider: Provider, *, clock: Clock | None = None, **rules: Any
 ) -> AsyncIterator[Called]:
-    """A gateway that wants the provider's tokens. at: the time by which it judges them."""
+    """A gateway that wants the provider's tokens. clock: by which it judges them."""
     said = TokenRules(issuer=provider.issuer, audiences=(AUDIENCE,), **{"leeway_s": 0, **rules})
 
     def know(database: Database) -> list[Way]:
         way = by_tokens(said)
-        if at is not None:
-            keys = ProviderKeys(provider.issuer)
-            way = Way(authenticator=SignedTokens(said, keys, now=lambda: at), schemes=way.schemes)
+        if clock is not None:
+            tokens = SignedTokens(said, ProviderKeys(provider.issuer), now=clock)
+            way = Way(authenticator=tokens, schemes=way.schemes)
         return [by_api_keys(Access(database), "tester"), way]
 
     async with called(database_url, know=know, keepalive_s=0.1) as both:
@@ -146,16 +159,14 @@ async def test_while_the_provider_is_away_nobody_is_told_that_a_token_is_bad(
 async def test_a_stream_ends_with_its_token_and_does_not_look_finished(
     sqlite_url: str, provider: Provider, binding: str
 ) -> None:
-    """Judged by a clock that stands still, so that however slow this machine is the token opens
-    the stream; the stream ends by the real one."""
-    now = int(time.time())
-    async with guarded(sqlite_url, provider, at=now) as both:
-        task_id = await begun(both.gateway, provider.token(KEY, exp=now + 600))
-        token = provider.token(KEY, exp=now + 1)
+    clock = Clock()
+    async with guarded(sqlite_url, provider, clock=clock) as both:
+        task_id = await begun(both.gateway, provider.token(KEY))
+        token = provider.token(KEY, exp=int(clock.now) + 1)
         async with asyncio.timeout(10):
             states = await states_of_stream(both, binding, task_id, token)
         assert states == ["TASK_STATE_SUBMITTED"]
-        assert time.time() >= now + 1
+        assert time.time() >= clock.now + 1
 
 
 async def states_of_stream(both: Called, binding: str, task_id: str, token: str) -> list[str]:
@@ -183,44 +194,49 @@ async def states_of_stream(both: Called, binding: str, task_id: str, token: str)
     return [(frame.get("result") or frame)["task"]["status"]["state"] for frame in frames]
 
 
-class Renewed(httpx.Auth):
-    """Brings a token, and a new one when it is refused."""
-
-    def __init__(self, provider: Provider, lasts: int) -> None:
-        self._provider = provider
-        self.token = provider.token(KEY, exp=int(time.time()) + lasts)
-        self.was_renewed = asyncio.Event()
-
-    async def async_auth_flow(
-        self, request: httpx.Request
-    ) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        request.headers["Authorization"] = f"Bearer {self.token}"
-        response = yield request
-        if response.status_code == 401:
-            self.token = self._provider.token(KEY)
-            self.was_renewed.set()
-            request.headers["Authorization"] = f"Bearer {self.token}"
-            yield request
+def documented() -> Any:
+    """The credential that renews itself, as the guide writes it."""
+    (block,) = (
+        block.text
+        for block in blocks_of(ROOT / "docs/guides/oidc.md")
+        if "class ClientCredentials" in block.text
+    )
+    found: dict[str, Any] = {}
+    exec(block, found)
+    return found["ClientCredentials"]("https://login.example.com/token", AUDIENCE, "ann", "secret")
 
 
 async def test_a_client_follows_a_task_past_the_end_of_its_token(
     sqlite_url: str, provider: Provider
 ) -> None:
-    async with guarded(sqlite_url, provider) as both:
+    clock = Clock()
+    async with guarded(sqlite_url, provider, clock=clock) as both:
         gateway = both.gateway
         task_id = await begun(gateway, provider.token(KEY))
-        auth = Renewed(provider, lasts=1)
+        was_renewed = asyncio.Event()
+        auth, given = documented(), list[str]()
+
+        async def new_token() -> str:
+            if given:
+                was_renewed.set()
+            lasts = 600 if given else 1
+            given.append(provider.token(KEY, exp=int(clock.now) + lasts))
+            return given[-1]
+
+        auth.new_token = new_token
         patience = Patience(total=20, first=0.01, longest=0.05)
         async with Client(gateway.url, auth=auth, patience=patience) as client:
 
             async def go_on() -> None:
-                await auth.was_renewed.wait()
+                await was_renewed.wait()
                 await gateway.hand.report(task_id, "still at it")
                 await gateway.hand.finish(task_id)
 
             going_on = asyncio.create_task(go_on())
             async with asyncio.timeout(20), aclosing(client.follow(task_id)) as events:
-                shown = [event async for event in events]
+                shown = [await anext(events)]
+                clock.now += 1
+                shown += [event async for event in events]
             await going_on
         assert isinstance(shown[0], Opened)
         assert not any(isinstance(event, Opened) for event in shown[1:])
@@ -239,12 +255,28 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'outlast[jwt]'" in str(refused.value)
 
 
-def test_nothing_but_tokens_loads_what_checks_them() -> None:
-    loaded = "import sys, outlast.compose, outlast.cli; print('joserfc' in sys.modules)"
-    said = subprocess.run(
-        [sys.executable, "-c", loaded], check=True, capture_output=True, text=True
+async def test_who_brings_a_token_is_judged_by_it_whatever_a_proxy_says(
+    sqlite_url: str, provider: Provider
+) -> None:
+    settings = configuration(
+        {
+            "OUTLAST_JWT_ISSUER": provider.issuer,
+            "OUTLAST_JWT_AUDIENCE": AUDIENCE,
+            "OUTLAST_PROXY_HEADER": "X-Client-Name",
+            "OUTLAST_PROXIES": "10.0.0.1",
+        },
+        database=sqlite_url,
     )
-    assert said.stdout == "False\n"
+    async with compose.open_stores(settings) as stores:
+        way = any_of(compose.ways_of_knowing(make_agent(), stores, settings))
+    assert way is not None
+    named = {"x-client-name": "bob"}
+    assert (await way.authenticate(named, "10.0.0.1")).subject == "bob"
+    good, bad = provider.token(KEY), provider.token(KEY, exp=1)
+    found = await way.authenticate({**named, "authorization": f"Bearer {good}"}, "10.0.0.1")
+    assert found.subject == "ann"
+    with pytest.raises(Unauthenticated, match="expired"):
+        await way.authenticate({**named, "authorization": f"Bearer {bad}"}, "10.0.0.1")
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from outlast.model.errors import ConfigError, KeysUnavailable, Unauthenticated
 
 FRESH_S = 300.0
 """From this age on keys are fetched again, beside the calls that use them."""
-IDLE_S = 3600.0
-"""From this age on a call waits for the fetch: a key that was withdrawn long ago opens nothing."""
+IDLE_S = 600.0
+"""From this age on a call waits for the fetch: a key that was withdrawn before opens nothing."""
 RETRY_S = 5.0
 """How long after a fetch began the next one may begin."""
 
@@ -84,6 +84,8 @@ class ProviderKeys:
             return key
         if self._failure is not None:
             raise KeysUnavailable("the identity provider did not tell its keys", happened=False)
+        if kid is None:
+            raise Unauthenticated("this token does not say with which key it is signed")
         raise Unauthenticated("this token is signed with no key that the identity provider has")
 
     def begin(self) -> None:
