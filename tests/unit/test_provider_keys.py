@@ -179,6 +179,33 @@ async def test_a_key_withdrawn_long_ago_opens_nothing_after_an_idle_time(
         await known(keys, "first")
 
 
+async def test_an_outage_that_nobody_saw_end_keeps_no_withdrawn_key(
+    keys: ProviderKeys, provider: Provider, clock: Clock
+) -> None:
+    await known(keys, "first")
+    provider.is_away = True
+    clock.pass_by(IDLE_S)
+    await known(keys, "first")
+    provider.is_away = False
+    provider.publish(SECOND)
+    clock.pass_by(FRESH_S)
+    with pytest.raises(Unauthenticated):
+        await known(keys, "first")
+
+
+async def test_in_an_outage_nobody_waits_who_has_a_key(
+    keys: ProviderKeys, provider: Provider, clock: Clock
+) -> None:
+    await known(keys, "first")
+    provider.is_away = True
+    clock.pass_by(IDLE_S)
+    await known(keys, "first")
+    provider.turn.clear()  # from now on it does not even refuse
+    for _ in range(5):
+        clock.pass_by(RETRY_S)
+        await asyncio.wait_for(known(keys, "first"), 2)
+
+
 async def test_a_token_without_a_kid_has_the_only_key_that_fits(
     keys: ProviderKeys, provider: Provider, clock: Clock
 ) -> None:

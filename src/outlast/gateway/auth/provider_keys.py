@@ -75,7 +75,7 @@ class ProviderKeys:
         """
         key = self._known(kid, fits)
         age = self._clock() - self._fetched_at
-        if key is None or (age > IDLE_S and self._failure is None):
+        if key is None or (age > IDLE_S and not self._is_known_to_be_away()):
             await self._fetched()
             key = self._known(kid, fits)
         elif age > FRESH_S:
@@ -95,6 +95,10 @@ class ProviderKeys:
     def _known(self, kid: str | None, fits: Callable[[Key], bool]) -> Key | None:
         found = [key for key in self._keys if kid in (None, key.kid) and fits(key)]
         return found[0] if found and (kid is not None or len(found) == 1) else None
+
+    def _is_known_to_be_away(self) -> bool:
+        """Whether the provider has failed lately: nobody then waits for it to fail again."""
+        return self._failure is not None and self._clock() - self._tried_at <= FRESH_S
 
     # --- fetching -----------------------------------------------------------------------------
 
