@@ -289,14 +289,7 @@ def gateway_role(
     listener = listen(configuration.host, configuration.port)
     host, port = listener.getsockname()[:2]
     url = configuration.url or f"http://{host}:{port}"
-    config = GatewayConfig(
-        url=url,
-        epoch=epoch,
-        blocking_cap_s=configuration.blocking_cap,
-        poll_s=configuration.poll,
-        push_notifications=configuration.push_notifications,
-        webhook_targets=configuration.webhook_targets,
-    )
+    config = _gateway_config(configuration, url, epoch, has_owners=bool(ways))
     handler = OutlastRequestHandler(
         agent,
         stores.tasks,
@@ -335,6 +328,30 @@ def gateway_role(
         return http
     both = (http, Role(run=grpc.serve, stop=grpc.stop))
     return Role(run=lambda: run_together(*both), stop=server.stop)
+
+
+def _gateway_config(
+    configuration: Configuration, url: str, epoch: str, *, has_owners: bool
+) -> GatewayConfig:
+    def of_owners(limit: int) -> int | None:
+        return limit if limit and has_owners else None
+
+    return GatewayConfig(
+        url=url,
+        epoch=epoch,
+        blocking_cap_s=configuration.blocking_cap,
+        poll_s=configuration.poll,
+        max_open_tasks=of_owners(configuration.owner_tasks),
+        max_open_calls=of_owners(configuration.owner_calls),
+        max_sends=of_owners(configuration.owner_sends),
+        max_body=configuration.max_body,
+        max_message=configuration.max_message,
+        max_part=configuration.max_part,
+        max_parts=configuration.max_parts,
+        max_depth=configuration.max_depth,
+        push_notifications=configuration.push_notifications,
+        webhook_targets=configuration.webhook_targets,
+    )
 
 
 def _check_reach(configuration: Configuration, ways: list[Way]) -> None:

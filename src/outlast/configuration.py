@@ -20,6 +20,7 @@ from outlast.model.errors import ConfigError
 from outlast.model.targets import Targets
 
 PREFIX = "OUTLAST_"
+MIB = 1024 * 1024
 _OTHERS = ("OUTLAST_TEST_",)
 _TOKEN = f"{PREFIX}TOKEN"  # of commands that call an agent: no setting of a process
 
@@ -168,6 +169,33 @@ class Configuration(BaseModel):
 
     blocking_cap: float = Field(default=600.0, gt=0)
     """How long a blocking send waits before it answers with the task as it is."""
+
+    owner_tasks: int = Field(default=10_000, ge=0)
+    """Unfinished tasks that one owner may have, over all gateways; 0 for any number. This limit and
+    the two after it hold where callers are known: else there are no owners."""
+
+    owner_calls: int = Field(default=1000, ge=0)
+    """Streams and waiting calls that one owner may have open in one gateway process; 0 for any
+    number."""
+
+    owner_sends: int = Field(default=6000, ge=0)
+    """Messages that one owner may send in a minute through one gateway process; 0 for any
+    number."""
+
+    max_body: int = Field(default=8 * MIB, ge=1024)
+    """Bytes of a request's body."""
+
+    max_message: int = Field(default=4 * MIB, ge=1024)
+    """Bytes of a message as JSON."""
+
+    max_part: int = Field(default=1 * MIB, ge=1024)
+    """Bytes of one part of a message; larger files go by url."""
+
+    max_parts: int = Field(default=1000, ge=1)
+    """Parts of a message."""
+
+    max_depth: int = Field(default=24, ge=4, le=24)
+    """Levels of nesting in what a message holds. gRPC clients can read no more than 24."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least that is logged."""

@@ -44,7 +44,7 @@ class Operation:
     def params(self, task_id: str, tenant: str = "") -> dict[str, Any]:
         said: dict[str, Any] = json.loads(json.dumps(self.says))
         if "message" in said:
-            said["message"]["taskId"] = task_id
+            said["message"] |= {"taskId": task_id} if task_id else {}
         elif self.task_field:
             said[self.task_field] = task_id
         return said | ({"tenant": tenant} if tenant else {})
@@ -134,6 +134,7 @@ class Guarded:
     called: Called
     access: Access
     keys: dict[str, str] = field(default_factory=dict)
+    more: dict[str, str] = field(default_factory=dict)
 
     @property
     def gateway(self) -> Gateway:
@@ -163,7 +164,7 @@ class Guarded:
 
     def headers(self, owner: str) -> dict[str, str]:
         key = self.keys.get(owner)
-        return {"A2A-Version": "1.0"} | ({} if key is None else {"X-API-Key": key})
+        return {"A2A-Version": "1.0", **self.more} | ({} if key is None else {"X-API-Key": key})
 
     async def begun(self, owner: str) -> str:
         """A new task of this owner's, not waited for."""

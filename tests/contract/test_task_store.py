@@ -188,6 +188,16 @@ class TestCreate:
         await store.tasks.cancel(SCOPE, begun.task_id)
         await store.tasks.create(new_task(max_open=3))
 
+    async def test_far_from_the_limit_of_open_tasks_creates_do_not_take_turns(
+        self, store: Store
+    ) -> None:
+        """While the scope has `max_open` unfinished tasks, however many creates run at once,
+        nothing is written: TooMany."""
+        for max_open, take_turns in ((10_000, False), (501, True), (3, True)):
+            with statements() as asked:
+                await store.tasks.create(new_task(max_open=max_open))
+            assert ("tasks_lock_owner" in "".join(asked)) is take_turns, max_open
+
     async def test_under_a_known_key_returns_the_first(self, store: Store) -> None:
         """A send under a known key writes nothing and returns what the first one got."""
         first = await store.new_task(send_key="key")

@@ -91,7 +91,9 @@ class JsonRpcBinding(JsonRpcDispatcher):
             refusal.status_code = UNSUPPORTED_MEDIA_TYPE
             return refusal
         except BodyTooLarge as error:
-            return self._refused(InvalidRequestError(str(error)))
+            refusal = self._refused(InvalidRequestError(str(error)))
+            refusal.status_code = _TOO_LARGE
+            return refusal
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             return self._refused(JSONParseError(message=f"the body is not JSON: {error}"))
         except InvalidParams as error:
@@ -154,6 +156,16 @@ class RestBinding(RestDispatcher):
     def __init__(self, handler: OutlastRequestHandler) -> None:
         super().__init__(handler, context_builder=CallContexts(handler.config.required_extensions))
         self._handler = handler
+
+    def _build_call_context(self, request: Request) -> ServerCallContext:
+        """The SDK takes a tenant in the query for some methods, and overlooks it for others."""
+        context = super()._build_call_context(request)
+        for tenant in filter(None, request.query_params.getlist("tenant")):
+            if context.tenant not in ("", tenant):
+                said = f"the path or another parameter says {context.tenant!r}"
+                raise of_caller(InvalidParams(said, path="tenant"))
+            context.tenant = tenant
+        return context
 
     async def _handle_non_streaming(
         self, request: Request, handler_func: Callable[[ServerCallContext], Awaitable[T]]
@@ -334,10 +346,7 @@ async def _said(request: Request, params: P) -> P:
     empty. Raises InvalidParamsError when one of them names another task."""
     parse_params(request.query_params, params)
     if (body := await request.body()).strip():
-        in_query = params.tenant
         Parse(body, params, ignore_unknown_fields=True)
-        if in_query not in ("", params.tenant):
-            raise InvalidParamsError(f"tenant: the query says {in_query!r}, the body does not")
     in_path = request.path_params["id"]
     if params.id not in ("", in_path):
         raise InvalidParamsError(f"id: the path says {in_path!r}, the request does not")

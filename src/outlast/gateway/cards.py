@@ -46,6 +46,11 @@ def agent_card(agent: Agent, config: GatewayConfig, ways: Sequence[Way] = ()) ->
 def published_limits(config: GatewayConfig) -> dict[str, Any]:
     """What callers can rely on and must keep to, read from the running configuration."""
     webhooks = {"webhooksPerTask": MOST_WEBHOOKS} if config.push_notifications else {}
+    owners = {
+        "openTasks": config.max_open_tasks,
+        "openCalls": config.max_open_calls,
+        "sendsPerMinute": config.max_sends,
+    }
     return {
         "blockingCapSeconds": config.blocking_cap_s,
         "keepaliveSeconds": config.keepalive_s,
@@ -57,6 +62,7 @@ def published_limits(config: GatewayConfig) -> dict[str, Any]:
             "parts": config.max_parts,
             "depth": config.max_depth,
             **webhooks,
+            **{name: value for name, value in owners.items() if value is not None},
         },
     }
 

@@ -51,6 +51,9 @@ class GatewayConfig:
     push_notifications: whether callers may register webhooks; stands in the card.
     webhook_targets: hosts, addresses and networks that webhooks may point at although they are not
         public.
+    max_open_tasks: unfinished tasks of one owner, over all gateways. max_open_calls: streams and
+        waiting calls of one owner in this process. max_sends: of one owner's in a minute, in this
+        process. None: no limit.
     max_depth: nesting of JSON values. Protobuf's parsers stop at 100 levels and an object takes
         three, so that anything deeper would come back to gRPC clients as an error.
     """
@@ -73,6 +76,9 @@ class GatewayConfig:
     max_part: int = 1 * MIB
     max_parts: int = 1000
     max_depth: int = 24
+    max_open_tasks: int | None = None
+    max_open_calls: int | None = None
+    max_sends: int | None = None
 
     @property
     def required_extensions(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing, nullcontext
 from dataclasses import replace
 
 from a2a.server.context import ServerCallContext
@@ -18,6 +18,7 @@ from outlast.gateway.errors import translated
 from outlast.gateway.listing import Listing
 from outlast.gateway.patience import persist
 from outlast.gateway.push import PushConfigs
+from outlast.gateway.quotas import Quotas
 from outlast.gateway.reading import Readings, Seen
 from outlast.gateway.router import Router
 from outlast.gateway.scopes import (
@@ -79,6 +80,7 @@ class OutlastRequestHandler(RequestHandler):
         self._tasks = tasks
         self._wakeups = wakeups
         self._identify = identify or without_authentication(agent.name)
+        self._quotas = Quotas(self.config)
         router = Router(agent, self.config.router_timeout_s)
         self._sends = Sends(router, tasks, log, wakeups, self.config)
         self._push = PushConfigs(webhooks, self.config)
@@ -100,12 +102,14 @@ class OutlastRequestHandler(RequestHandler):
     ) -> pb.Task | pb.Message:
         with translated("SendMessage"):
             identity = self._identity(params, context)
-            sent = await self._accept(params, identity, context)
-            if sent.task_id is None:
-                return _reply_of(sent)
-            if not params.configuration.return_immediately:
-                left: Left | None = context.state.get("left")
-                await self._waiting.until_settled(identity.scope, sent.task_id, left)
+            waits = not params.configuration.return_immediately
+            with self._quotas.open(identity.scope) if waits else nullcontext():
+                sent = await self._accept(params, identity, context)
+                if sent.task_id is None:
+                    return _reply_of(sent)
+                if waits:
+                    left: Left | None = context.state.get("left")
+                    await self._waiting.until_settled(identity.scope, sent.task_id, left)
             return await self._read(
                 identity.scope, sent.task_id, context, _history_length(params.configuration)
             )
@@ -122,8 +126,9 @@ class OutlastRequestHandler(RequestHandler):
         self, params: pb.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Item, None]:
         """SendStreamingMessage for bindings that tell readers where they are in the log."""
-        with translated("SendStreamingMessage"):
+        with translated("SendStreamingMessage"), ExitStack() as opened:
             identity = self._identity(params, context)
+            opened.enter_context(self._quotas.open(identity.scope))
             seen = self._seen(context)
             sent = await self._accept(params, identity, context)
             if sent.task_id is None:
@@ -148,6 +153,7 @@ class OutlastRequestHandler(RequestHandler):
         self, params: pb.SendMessageRequest, identity: Identity, context: ServerCallContext
     ) -> Sent:
         """Everything that can be refused is refused before anything is written."""
+        self._quotas.send(identity.scope)
         webhook = self._push.of_send(params, identity.scope)
         check_history_length(_history_length(params.configuration))
         send = read_send(params, identity, _headers(context), self.config)
@@ -170,7 +176,8 @@ class OutlastRequestHandler(RequestHandler):
             return
         if (newer := read_newer(_headers(context))) is not None:
             left: Left | None = context.state.get("left")
-            await self._waiting.until_newer(scope, task_id, newer, left)
+            with self._quotas.open(scope):
+                await self._waiting.until_newer(scope, task_id, newer, left)
 
     async def on_subscribe_to_task(
         self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
@@ -184,8 +191,9 @@ class OutlastRequestHandler(RequestHandler):
         self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Item, None]:
         """SubscribeToTask for bindings that tell readers where they are in the log."""
-        with translated("SubscribeToTask"):
+        with translated("SubscribeToTask"), ExitStack() as opened:
             identity = self._identity(params, context)
+            opened.enter_context(self._quotas.open(identity.scope))
             items = self._streams.follow(
                 identity.scope,
                 _task_id(params.id),

@@ -74,11 +74,11 @@ class Sends:
                 ),
                 self._config.store_patience_s,
             )
-        new = _new_task(send, chosen)
+        new = _new_task(send, chosen, self._config.max_open_tasks)
         return await persist(lambda: self._tasks.create(new), self._config.store_patience_s)
 
 
-def _new_task(send: Send, workflow: Workflow[Any]) -> NewTask:
+def _new_task(send: Send, workflow: Workflow[Any], max_open: int | None) -> NewTask:
     task_id = new_task_id()
     context_id = ContextId(send.message.context_id or str(uuid7()))
     return NewTask(
@@ -95,6 +95,7 @@ def _new_task(send: Send, workflow: Workflow[Any]) -> NewTask:
         send_key=send.key.text,
         digest=send.digest,
         webhook=send.webhook,
+        max_open=max_open,
     )
 
 
