@@ -134,7 +134,8 @@ class Guarded:
     called: Called
     access: Access
     keys: dict[str, str] = field(default_factory=dict)
-    more: dict[str, str] = field(default_factory=dict)
+    more: list[tuple[str, str]] = field(default_factory=list)
+    """Headers that are sent beside the owner's key."""
 
     @property
     def gateway(self) -> Gateway:
@@ -162,9 +163,10 @@ class Guarded:
         self.keys[owner] = key
         return key
 
-    def headers(self, owner: str) -> dict[str, str]:
+    def headers(self, owner: str) -> list[tuple[str, str]]:
+        """What this owner sends, also as metadata; one without a key sends none."""
         key = self.keys.get(owner)
-        return {"A2A-Version": "1.0", **self.more} | ({} if key is None else {"X-API-Key": key})
+        return [("a2a-version", "1.0"), *([] if key is None else [("x-api-key", key)]), *self.more]
 
     async def begun(self, owner: str) -> str:
         """A new task of this owner's, not waited for."""
@@ -220,8 +222,8 @@ class Guarded:
 
     async def _grpc(self, owner: str, operation: Operation, params: Any) -> Answer:
         request = ParseDict(params, operation.request())
-        metadata = [(name.lower(), value) for name, value in self.headers(owner).items()]
-        call = getattr(self.called.stub, operation.method)(request, metadata=metadata)
+        method = getattr(self.called.stub, operation.method)
+        call = method(request, metadata=self.headers(owner))
         try:
             response = await (call.read() if operation.streams else call)
         except grpc.aio.AioRpcError as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from outlast.gateway.auth.api_keys import new_key
 from outlast.gateway.scopes import with_principal
 from outlast.model.ids import TaskId
 from tests.cases.doors import BINDINGS, OPERATIONS, all_of, guarded
@@ -34,7 +35,7 @@ async def test_case_110_a_foreign_task_is_as_unknown_as_one_that_never_was(
     sqlite_url: str, state: str
 ) -> None:
     tenants = {"ann": "acme", "bob": "acme", "eve": "evil"}
-    async with guarded(sqlite_url, tenants) as door:
+    async with guarded(sqlite_url, tenants, push_notifications=True) as door:
         task_id = await door.begun("ann")
         await bring(door.gateway.hand, task_id, state)
         unknown = "0" * len(task_id)
@@ -48,21 +49,70 @@ async def test_case_110_a_foreign_task_is_as_unknown_as_one_that_never_was(
             assert sorted(asked) == sorted(asked_of_none)
             assert len(foreign) == 27
             for (binding, method, got), (_, _, none) in zip(foreign, never, strict=True):
-                assert got.reason == none.reason != "", (binding, method)
+                assert got.reason == none.reason == "TASK_NOT_FOUND", (binding, method)
                 assert str(got).replace(task_id, unknown) == str(none), (binding, method)
-                if "Push" not in method:
-                    assert got.reason == "TASK_NOT_FOUND", (binding, method)
+            given = {"pause": "1", "value": "s3cret"}
+            url, headers = door.gateway.url, door.headers(other)
+            texts = []
+            for one in (task_id, unknown):
+                answer = await door.gateway.http.post(
+                    f"{url}/tasks/{one}:authorize", json=given, headers=headers
+                )
+                assert answer.status_code == 404
+                texts.append(answer.text.replace(one, unknown))
+            assert texts[0] == texts[1]
         assert await door.gateway.log.ends_of([TaskId(task_id)]) == before
 
 
+CREDENTIALS = ("nothing", "malformed", "unknown", "expired", "twice")
+
+
 @each_binding
-async def test_case_113_every_operation_wants_a_credential(sqlite_url: str, binding: str) -> None:
-    async with guarded(sqlite_url, {"ann": "acme"}) as door:
+@pytest.mark.parametrize("sent", CREDENTIALS)
+async def test_case_113_every_operation_wants_a_credential(
+    sqlite_url: str, binding: str, sent: str
+) -> None:
+    async with guarded(sqlite_url, {"ann": "acme"}, push_notifications=True) as door:
         task_id = await door.begun("ann")
-        for operation in OPERATIONS:
-            answer = await door.ask("nobody", binding, operation, task_id)
-            assert answer.reason == "UNAUTHENTICATED", operation.method
-            assert "ann" not in str(answer)
+        key = await door.give_key("old", lasts=1)
+        del door.keys["old"]
+        door.more += {
+            "nothing": [],
+            "malformed": [("authorization", "Bearer outlast_x")],
+            "unknown": [("x-api-key", new_key())],
+            "expired": [("x-api-key", key)],
+            "twice": [("x-api-key", door.keys["ann"])] * 2,
+        }[sent]
+        with statements() as asked:
+            answers = [
+                await door.ask("nobody", binding, operation, task_id) for operation in OPERATIONS
+            ]
+        assert [answer.reason for answer in answers] == ["UNAUTHENTICATED"] * 11
+        assert "acme" not in str(answers)
+        # Whatever has the form of a key is looked up, and nothing else is.
+        looked_up = any("api_keys_valid" in name for name in asked)
+        assert looked_up is (sent in ("unknown", "expired"))
+        assert not any("tasks_" in name for name in asked)
+
+
+async def test_case_113_the_card_is_public_and_says_what_is_enforced(sqlite_url: str) -> None:
+    async with guarded(sqlite_url, {"ann": "acme"}) as door:
+        http, url = door.gateway.http, door.gateway.url
+        card = (await http.get(url + "/.well-known/agent-card.json")).json()
+        assert len(card["securityRequirements"]) == len(card["securitySchemes"]) == 2
+        for requirement in card["securityRequirements"]:
+            (name,) = requirement["schemes"]
+            said = card["securitySchemes"][name]
+            if "apiKeySecurityScheme" in said:
+                header = {said["apiKeySecurityScheme"]["name"]: door.keys["ann"]}
+            else:
+                scheme = said["httpAuthSecurityScheme"]["scheme"]
+                header = {"Authorization": f"{scheme} {door.keys['ann']}"}
+            known = await http.get(url + "/tasks", headers={"A2A-Version": "1.0", **header})
+            assert known.status_code == 200, name
+        unknown = await http.get(url + "/tasks", headers={"A2A-Version": "1.0"})
+        assert unknown.status_code == 401
+        assert unknown.headers["WWW-Authenticate"].startswith("Bearer")
 
 
 # Where a request says its tenant, for a credential of `acme`: in its path, in its body or query.
@@ -140,7 +190,7 @@ async def test_case_111_lists_tokens_and_cursors_show_nothing_foreign(
             assert answer.reason == "INVALID_PARAMS"
             assert not any(task_id in str(answer) for task_id in tasks)
         # A cursor is a place in a log that its bearer may read, or nothing.
-        door.more["last-event-id"] = "e1-1"
+        door.more.append(("last-event-id", "e1-1"))
         answer = await door.ask("bob", binding, subscribe, tasks[0])
         assert answer.reason == "TASK_NOT_FOUND"
         answer = await door.ask("bob", binding, subscribe, own)
@@ -152,11 +202,11 @@ async def test_case_111_rows_without_an_owner_are_nobodys_once_callers_are_known
 ) -> None:
     async with running_gateway(sqlite_url) as open_to_all:
         ownerless = await open_to_all.started()
-    async with guarded(sqlite_url, {"kim": None, "ann": "acme"}) as door:
+    owners = {"kim": None, "ann": "acme"}
+    async with guarded(sqlite_url, owners, push_notifications=True) as door:
         for owner in ("kim", "ann"):
             for binding, method, answer in await all_of(door, owner, ownerless):
-                assert answer.reason, (binding, method)
-                assert "Push" in method or answer.reason == "TASK_NOT_FOUND", (binding, method)
+                assert answer.reason == "TASK_NOT_FOUND", (binding, method)
             for binding in BINDINGS:
                 listed = await door.ask(owner, binding, OPERATIONS[3], "")
                 assert ownerless not in str(listed)
@@ -194,7 +244,7 @@ async def test_case_116_a_body_of_50_mb_is_refused_and_not_kept(sqlite_url: str,
             yield chunk
 
     async with guarded(sqlite_url, {"ann": "acme"}) as door:
-        headers = door.headers("ann") | {"Content-Type": "application/json"}
+        headers = [*door.headers("ann"), ("content-type", "application/json")]
         response = await door.gateway.http.post(
             door.gateway.url + path, content=body(), headers=headers
         )
