@@ -217,4 +217,5 @@ agent = Agent(
     ],
     workflows=[review],
     resources=open_clients,
+    output_modes=["text/plain", "application/json", "text/markdown", "text/csv"],
 )

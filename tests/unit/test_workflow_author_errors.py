@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -326,6 +327,13 @@ def test_a_second_router() -> None:
 def test_a_router_that_is_a_plain_function() -> None:
     pick = _defined("def pick(message, caller): ...")
     broken("plain function", "async def", lambda: an_agent(a_workflow()).route(pick))
+
+
+@pytest.mark.parametrize("modes", [[], ["text"], ["text/plain", "no type"], "*/plain"])
+def test_a_mode_that_is_no_media_type(modes: Any) -> None:
+    for name in ("input_modes", "output_modes"):
+        act = partial(an_agent, a_workflow(), **{name: modes})
+        broken("has the modes", "name media types", act)
 
 
 def test_resources_that_are_made_already() -> None:

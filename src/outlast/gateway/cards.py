@@ -14,8 +14,6 @@ from outlast.store.protocols import MOST_WEBHOOKS
 from outlast.wire.extension import EXTENSION_URI
 from outlast.workflow.agent import Agent, Skill
 
-_MODES = ("text/plain", "application/json")
-
 
 def agent_card(agent: Agent, config: GatewayConfig, ways: Sequence[Way] = ()) -> pb.AgentCard:
     """The public card of the agent behind `config.url`, whose callers are known in these ways."""
@@ -35,8 +33,8 @@ def agent_card(agent: Agent, config: GatewayConfig, ways: Sequence[Way] = ()) ->
             extended_agent_card=False,
             extensions=[_extension(config), *map(_declared, config.extensions)],
         ),
-        default_input_modes=_MODES,
-        default_output_modes=_MODES,
+        default_input_modes=agent.input_modes,
+        default_output_modes=agent.output_modes,
         skills=map(_skill, agent.skills or [_whole(agent)]),
     )
     declare(card, ways)

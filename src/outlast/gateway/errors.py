@@ -19,6 +19,7 @@ from a2a.utils import errors as a2a
 
 from outlast.model.errors import (
     CallerError,
+    ContentTypeNotSupported,
     Forbidden,
     GenerationMismatch,
     InvalidParams,
@@ -110,6 +111,9 @@ def of_caller(error: CallerError) -> a2a.A2AError:
                 "currentGeneration": str(error.current),
             }
             return TaskGenerationMismatchError(str(error), known)
+        case ContentTypeNotSupported():
+            supported = ", ".join(error.supported)
+            return a2a.ContentTypeNotSupportedError(str(error), {"supported": supported})
         case InvalidParams(path=str(path)):
             violation = {"field": path, "message": str(error).removeprefix(f"{path}: ")}
             return a2a.InvalidParamsError(str(error), {"errors": [violation]})

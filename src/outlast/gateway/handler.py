@@ -16,6 +16,7 @@ from outlast.gateway.closing import Closing
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.errors import translated
 from outlast.gateway.listing import Listing
+from outlast.gateway.modes import check_modes
 from outlast.gateway.patience import persist
 from outlast.gateway.push import PushConfigs
 from outlast.gateway.quotas import Quotas
@@ -157,6 +158,7 @@ class OutlastRequestHandler(RequestHandler):
         webhook = self._push.of_send(params, identity.scope)
         check_history_length(_history_length(params.configuration))
         send = read_send(params, identity, _headers(context), self.config)
+        check_modes(params, self._agent)
         return await self._sends.accept(replace(send, webhook=webhook))
 
     # --- tasks --------------------------------------------------------------------------------

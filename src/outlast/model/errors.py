@@ -12,6 +12,7 @@
         │   ├── GenerationMismatch  the task has gone on since the caller looked at it
         │   ├── InvalidParams       a field is wrong; says which, and what would be right
         │   │   └── KeyReused       other content under an idempotency key in use
+        │   ├── ContentTypeNotSupported  the agent does not read, or does not say, this media type
         │   ├── TooMany             a limit of this caller is reached; says when to come again
         │   ├── Unauthenticated     no credential, or one that is not valid
         │   └── Forbidden           the credential is valid and does not allow this
@@ -48,6 +49,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 
@@ -116,6 +118,15 @@ class InvalidParams(CallerError):
 
 class KeyReused(InvalidParams):
     """A request under an idempotency key that already stands for other content."""
+
+
+class ContentTypeNotSupported(CallerError):
+    """The agent does not read what the caller sends, or says nothing that the caller accepts.
+    `supported` are the media types that would do."""
+
+    def __init__(self, text: str, *, supported: Sequence[str]) -> None:
+        self.supported = tuple(supported)
+        super().__init__(text)
 
 
 class TooMany(CallerError):

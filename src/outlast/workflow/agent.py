@@ -9,6 +9,7 @@ from typing import Any
 
 from outlast.model.content import Message
 from outlast.model.errors import AuthorError, InvalidParams
+from outlast.model.media import is_media_range
 from outlast.model.task import Caller
 from outlast.workflow.limits import check_name
 from outlast.workflow.signatures import check_async, check_takes, name_of
@@ -16,6 +17,9 @@ from outlast.workflow.workflow import Workflow
 
 Route = Callable[[Message, Caller], Coroutine[Any, Any, "Workflow[Any] | Message"]]
 Resources = Callable[[], AbstractAsyncContextManager[Any]]
+
+MODES = ("text/plain", "application/json")
+"""What text and data are."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +44,23 @@ class Agent:
         skills: Sequence[Skill],
         workflows: Sequence[Workflow[Any]],
         resources: Resources | None = None,
+        input_modes: Sequence[str] = MODES,
+        output_modes: Sequence[str] = MODES,
     ) -> None:
         """An agent of these workflows; several versions of one name may stand side by side.
 
         resources: makes an async context manager, entered once per worker process; what it gives
-        is `ctx.resources`. Raises AuthorError for a workflow without steps, for two with the same
-        name and version, and for an agent without any.
+        is `ctx.resources`. input_modes: the media types of parts that the agent reads (`image/*`
+        is all of a kind): others are refused before a task begins. output_modes: those that it
+        says: a caller who accepts none of them is refused. Raises AuthorError for a workflow
+        without steps, for two with the same name and version, for an agent without any, and for a
+        mode that is no media type.
         """
         self.name = check_name(name, of="an agent")
         self.description = description
         self.skills = tuple(skills)
+        self.input_modes = _modes(input_modes, name)
+        self.output_modes = _modes(output_modes, name)
         self.router: Route | None = None
         self._resources = resources
         self._workflows: dict[tuple[str, int], Workflow[Any]] = {}
@@ -155,3 +166,13 @@ class Agent:
                 "raise the version of the newer one.",
             )
         self._workflows[number] = workflow
+
+
+def _modes(said: Sequence[str], agent: str) -> tuple[str, ...]:
+    modes = (said,) if isinstance(said, str) else tuple(said)
+    if not modes or not all(map(is_media_range, modes)):
+        raise AuthorError(
+            f"Agent {agent} has the modes {', '.join(modes) or 'none'}.",
+            'name media types: input_modes=["text/plain", "image/*"].',
+        )
+    return modes
