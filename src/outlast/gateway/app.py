@@ -48,6 +48,7 @@ def create_app(
     The application does not notice by itself that its server stops: `handler.close()` ends what
     waits, and `GatewayServer` calls it.
     """
+    handler.publish(card)
     json_rpc = JsonRpcBinding(handler)
     app = Starlette(
         routes=[

@@ -238,6 +238,13 @@ class RestBinding(RestDispatcher):
         response = await self._handle_non_streaming(request, handle)
         return JSONResponse(MessageToDict(response), media_type=_MEDIA_TYPE)
 
+    async def handle_authenticated_agent_card(self, request: Request) -> Response:
+        """The extended card, which no cache may show to others (§13.3)."""
+        response: Response = await super().handle_authenticated_agent_card(request)
+        response.headers["Cache-Control"] = "private, max-age=300"
+        response.headers["Vary"] = "Authorization, X-API-Key"
+        return response
+
     @rest_error_handler
     async def list_tasks(self, request: Request) -> Response:
         """The SDK writes out every field that is not set, of every message."""

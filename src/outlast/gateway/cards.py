@@ -30,7 +30,8 @@ def agent_card(agent: Agent, config: GatewayConfig, ways: Sequence[Way] = ()) ->
         capabilities=pb.AgentCapabilities(
             streaming=True,
             push_notifications=config.push_notifications,
-            extended_agent_card=False,
+            # Only for callers who have authenticated (§13.3): where nobody can, there is none.
+            extended_agent_card=bool(ways and agent.extended_skills),
             extensions=[_extension(config), *map(_declared, config.extensions)],
         ),
         default_input_modes=agent.input_modes,
@@ -38,6 +39,14 @@ def agent_card(agent: Agent, config: GatewayConfig, ways: Sequence[Way] = ()) ->
         skills=map(_skill, agent.skills or [_whole(agent)]),
     )
     declare(card, ways)
+    return card
+
+
+def extended_card(public: pb.AgentCard, agent: Agent) -> pb.AgentCard:
+    """What a caller who has authenticated sees in the place of the public card (§3.1.11)."""
+    card = pb.AgentCard()
+    card.CopyFrom(public)
+    card.skills.extend(map(_skill, agent.extended_skills))
     return card
 
 

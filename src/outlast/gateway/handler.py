@@ -9,9 +9,9 @@ from dataclasses import replace
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2 as pb
-from a2a.utils import errors as a2a
 
 from outlast.gateway.authorizing import AuthorizeRequest, Authorizing
+from outlast.gateway.cards import extended_card
 from outlast.gateway.closing import Closing
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.errors import translated
@@ -35,7 +35,12 @@ from outlast.gateway.sends import read_send
 from outlast.gateway.stream import Item, Streams, until_settled, until_terminal
 from outlast.gateway.tails import Tails
 from outlast.gateway.waiting import Left, Waiting, read_newer
-from outlast.model.errors import InvalidParams, TaskNotFound
+from outlast.model.errors import (
+    InvalidParams,
+    TaskNotFound,
+    Unauthenticated,
+    UnsupportedOperation,
+)
 from outlast.model.ids import TaskId
 from outlast.model.task import Scope
 from outlast.model.topics import task_topic, work_topic
@@ -77,6 +82,7 @@ class OutlastRequestHandler(RequestHandler):
         agent.check_routed()
         self.config = config or GatewayConfig()
         self.closing = Closing()
+        self._card: pb.AgentCard | None = None
         self._agent = agent
         self._tasks = tasks
         self._wakeups = wakeups
@@ -299,20 +305,22 @@ class OutlastRequestHandler(RequestHandler):
 
     # --- the card -----------------------------------------------------------------------------
 
+    def publish(self, card: pb.AgentCard) -> None:
+        """This is the public card; the extended one says more."""
+        self._card = card
+
     async def on_get_extended_agent_card(
         self, params: pb.GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> pb.AgentCard:
-        # Not ExtendedAgentCardNotConfiguredError: that is for a card which promises one (§3.3.4).
-        error = a2a.UnsupportedOperationError("this agent has no extended card")
-        raise self._without(params, context, error)
-
-    def _without(
-        self, params: Addressed, context: ServerCallContext, error: a2a.A2AError
-    ) -> a2a.A2AError:
-        """The error, for a caller in its own tenant."""
-        with translated(type(params).__name__):
-            self._identity(params, context)
-        return error
+        with translated("GetExtendedAgentCard"):
+            identity = self._identity(params, context)
+            if self._card is None or not self._card.capabilities.extended_agent_card:
+                # Not ExtendedAgentCardNotConfiguredError: that is for a card which promises one
+                # (§3.3.4), and ours promises what there is.
+                raise UnsupportedOperation("this agent has no extended card")
+            if not identity.caller.subject:
+                raise Unauthenticated("the extended card is for known callers", is_missing=True)
+            return extended_card(self._card, self._agent)
 
 
 def _headers(context: ServerCallContext) -> Mapping[str, str]:

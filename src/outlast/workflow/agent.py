@@ -46,19 +46,23 @@ class Agent:
         resources: Resources | None = None,
         input_modes: Sequence[str] = MODES,
         output_modes: Sequence[str] = MODES,
+        extended_skills: Sequence[Skill] = (),
     ) -> None:
         """An agent of these workflows; several versions of one name may stand side by side.
 
         resources: makes an async context manager, entered once per worker process; what it gives
         is `ctx.resources`. input_modes: the media types of parts that the agent reads (`image/*`
         is all of a kind): others are refused before a task begins. output_modes: those that it
-        says: a caller who accepts none of them is refused. Raises AuthorError for a workflow
-        without steps, for two with the same name and version, for an agent without any, and for a
-        mode that is no media type.
+        says: a caller who accepts none of them is refused. extended_skills: what the card shows
+        beside `skills` to callers who have authenticated; it keeps nobody from using them.
+
+        Raises AuthorError for a workflow without steps, for two with the same name and version,
+        for an agent without any, and for a mode that is no media type.
         """
         self.name = check_name(name, of="an agent")
         self.description = description
         self.skills = tuple(skills)
+        self.extended_skills = tuple(extended_skills)
         self.input_modes = _modes(input_modes, name)
         self.output_modes = _modes(output_modes, name)
         self.router: Route | None = None
