@@ -113,6 +113,7 @@ def _postgres(configuration: Configuration, for_beats: bool) -> Database:
 def store_settings(configuration: Configuration) -> Settings:
     return Settings(
         retention_ms=int(configuration.retention * 1000),
+        resume_window_ms=int(configuration.resume_window * 1000),
         crash_limit=configuration.crash_limit,
         crash_backoff_ms=int(configuration.crash_backoff * 1000),
     )

@@ -155,6 +155,10 @@ class Configuration(BaseModel):
     retention: float = Field(default=30 * 86400.0, gt=0)
     """How long a finished task can still be read."""
 
+    resume_window: float = Field(default=7 * 86400.0, ge=0)
+    """How long after a task's end a stream can be resumed at any of its events. Then a log that is
+    folded is trimmed, and a resume begins with the task as it ended."""
+
     tombstone: float = Field(default=90 * 86400.0, gt=0)
     """How long its owner is told that a task has expired, and a repeat of its send too."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from outlast.model.commit import EventKind
+from outlast.model.errors import LogTrimmed
 from outlast.model.ids import Seq, TaskId, new_task_id
 from tests.contract.stores import Paused, Store, chunk, kinds, said, statements
 
@@ -46,6 +49,18 @@ class TestEventsSince:
         task_id = await talk(store)
         page = await store.log.events_since(task_id, Seq(2), limit=3)
         assert [event.seq for event in page] == [3, 4, 5]
+
+    async def test_are_never_skipped(self, store: Store) -> None:
+        """Where the next one has been trimmed or has expired, while later ones are still there:
+        LogTrimmed."""
+        task_id = await talk(store)
+        await store.sql("delete from task_events where task_id = :id and seq < 4", id=task_id)
+        store.laws_are_broken_on_purpose = True
+        for seq in (0, 2):
+            with pytest.raises(LogTrimmed):
+                await store.log.events_since(task_id, Seq(seq))
+        assert (await store.log.events_since(task_id, Seq(3)))[0].seq == 4
+        assert await store.log.events_since(task_id, Seq(9)) == []
 
     async def test_say_who_wrote_them_and_when(self, store: Store) -> None:
         """The next events after `seq`, in order, without a gap, at most `limit`."""

@@ -209,6 +209,7 @@ async def _call(store: Store, verb: str) -> object:
         "keep_fold": lambda: store.sweeping.keep_fold(
             task, Fold(seq=Seq(1), packed=b""), next_at=1
         ),
+        "trim_logs": lambda: store.sweeping.trim_logs(),
         "put_off_fold": lambda: store.sweeping.put_off_fold(task, events=1),
         "forget_workers": lambda: store.sweeping.forget_workers(older_than=Millis(1)),
         "migrate": lambda: store.admin.migrate(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -10,12 +11,14 @@ import pytest
 
 from outlast.model import points
 from outlast.model.commit import Event, EventKind, Lost, Move, Pause, Release, Wait
-from outlast.model.errors import TaskNotFound, UnsupportedOperation
+from outlast.model.errors import LogTrimmed, TaskNotFound, UnsupportedOperation
 from outlast.model.ids import Millis, Seq, StepName, TaskId, Visit, WorkerId
 from outlast.model.lease import Death, Vitals
 from outlast.model.pause import DueBy, OnDeadline
 from outlast.model.task import Fold, State
+from outlast.store.database import catalog
 from outlast.store.protocols import TakenOver
+from outlast.store.retention import expire, trim
 from tests.contract.stores import (
     DAY,
     HOUR,
@@ -986,6 +989,30 @@ class TestExpireTasks:
         assert {row["ledger_id"] for row in left["task_ledger"]} == {other.ledger_id}
         assert [row["task_id"] for row in left["tombstones"]] == [run.task_id]
 
+    async def test_case_117_deletes_a_long_log_in_pieces(self, store: Store) -> None:
+        """Of a long log the first transaction deletes `piece` events, and others after it the rest,
+        also those that an earlier call has left."""
+        runs = [await long_log(store, 99, f"w{n}", workflow=f"w{n}") for n in range(2)]
+        for run in runs:
+            await run.finish()
+        await store.later(31 * DAY)
+        first = runs[0].task_id
+        stopped = partial(expire, catalog(store.database.dialect), first, first, piece=30)
+        assert await store.database.transact(stopped)
+        assert len(await log_of(store, first)) == 70
+        assert await store.inspect.broken_laws() == {}
+        await store.later(DAY)
+        assert await store.sweeping.forget_expired(older_than=Millis(1)) == 0
+        with pytest.raises(LogTrimmed):
+            await store.log.events_since(first, Seq(3))
+        with statements() as sent:
+            assert await store.sweeping.expire_tasks(piece=30) == [runs[1].task_id]
+        assert sent.count("task_events_delete") == 3 + 4
+        left = await store.everything()
+        assert left["task_events"] == []
+        await store.later(DAY)
+        assert await store.sweeping.forget_expired(older_than=Millis(1)) == 2
+
     async def test_case_117_leaves_what_is_not_finished(self, store: Store) -> None:
         """Delete the finished tasks whose retention is over, each in a transaction of its own, and
         leave a tombstone of each: log, runs, folds and webhooks go, and the ledger with the last
@@ -1210,6 +1237,91 @@ class TestKeepFold:
             if not store.is_sqlite:
                 async with store.locked(run.task_id):
                     assert not await folded(store, run, 5, next_at=256)
+
+
+async def trimmable(store: Store, events: int = 100, name: str = "w1", **task: Any) -> Run:
+    """A finished task with a fold of its whole log, whose time to resume is over."""
+    run = await long_log(store, events - 1, name, **task)
+    await run.finish()
+    await folded(store, run, events - 1, next_at=256)
+    await folded(store, run, events, next_at=256)
+    await store.later(store.settings.resume_window_ms + 1)
+    return run
+
+
+async def log_of(store: Store, task_id: str) -> list[int]:
+    rows = await store.sql(
+        "select seq from task_events where task_id = :task_id order by seq", task_id=task_id
+    )
+    return [row["seq"] for row in rows]
+
+
+class TestTrimLogs:
+    async def test_leaves_the_last_event_and_its_fold(self, store: Store) -> None:
+        """Trim the logs of tasks that ended `Settings.resume_window_ms` ago and whose last fold is
+        kept: all events but the last are deleted, `piece` in a transaction, also those that an
+        earlier call has left. Returns the tasks whose logs this call trimmed."""
+        run = await trimmable(store)
+        young = await long_log(store, 99, "w2", workflow="young")
+        await young.finish()
+        await folded(store, young, 100, next_at=256)
+        with statements() as sent:
+            assert await store.sweeping.trim_logs(piece=40) == [run.task_id]
+        assert sent.count("task_events_delete") == 3, "40, 40, 19"
+        assert await store.sweeping.trim_logs() == []
+        assert await log_of(store, run.task_id) == [100]
+        assert await folds_of(store, run) == [100]
+        assert len(await log_of(store, young.task_id)) == 100
+        assert (await store.task(run.task_id)).trimmed == 99
+
+    async def test_goes_on_where_another_has_stopped(self, store: Store) -> None:
+        """All events but the last are deleted, `piece` in a transaction, also those that an
+        earlier call has left. From the first on they are out of the log."""
+        run = await trimmable(store)
+        stopped = partial(trim, catalog(store.database.dialect), run.task_id, piece=30)
+        assert await store.database.transact(stopped) == 30
+        assert len(await log_of(store, run.task_id)) == 70
+        for seq in (None, Seq(40), Seq(99), Seq(100)):
+            snapshot = await store.tasks.snapshot(SCOPE, run.task_id, until=seq)
+            assert (snapshot.seq, snapshot.events) == (100, [])
+        assert await store.sweeping.trim_logs() == [run.task_id]
+        assert await log_of(store, run.task_id) == [100]
+
+    @pytest.mark.parametrize(
+        ("due_at", "exhausted_at", "stays"), [("1", "null", True), ("1", "1", False)]
+    )
+    async def test_waits_for_webhooks(
+        self, store: Store, due_at: str, exhausted_at: str, stays: bool
+    ) -> None:
+        """A task with a webhook that is neither finished nor exhausted keeps its log."""
+        run = await trimmable(store)
+        await webhook_of(store, run.task_id, due_at, exhausted_at)
+        assert await store.sweeping.trim_logs() == ([] if stays else [run.task_id])
+
+    async def test_needs_the_last_fold(self, store: Store) -> None:
+        """One that has lost its last fold keeps its log too, and the fold is due again."""
+        run = await trimmable(store)
+        await store.sql("delete from task_folds where seq = 100")
+        assert await store.sweeping.trim_logs() == []
+        assert len(await log_of(store, run.task_id)) == 100
+        assert await store.sweeping.unfolded() == [run.task_id]
+        await folded(store, run, 100, next_at=256)
+        assert await store.sweeping.trim_logs() == [run.task_id]
+
+    async def test_of_two_at_once_each_event_goes_once(self, store: Store) -> None:
+        """Each is harmless when two run at once, and bounded by `limit`."""
+        runs = [await trimmable(store, 70, f"w{n}", workflow=f"w{n}") for n in range(3)]
+        other = await store.another()
+        await asyncio.gather(*(one.sweeping.trim_logs(piece=20) for one in (store, other)))
+        await store.sweeping.trim_logs()
+        for run in runs:
+            assert await log_of(store, run.task_id) == [70]
+
+    async def test_is_bounded(self, store: Store) -> None:
+        """Each is harmless when two run at once, and bounded by `limit`."""
+        for n in range(3):
+            await trimmable(store, 70, f"w{n}", workflow=f"w{n}")
+        assert len(await store.sweeping.trim_logs(limit=2)) == 2
 
 
 class TestPutOffFold:

@@ -841,7 +841,7 @@ class TestGet:
 
 class TestSnapshot:
     async def test_returns_the_task_and_its_whole_log(self, store: Store) -> None:
-        """With all folds deleted the events are the whole log."""
+        """With all folds deleted the events are the whole log, or what is left of it."""
         run = await store.claimed()
         await run.commit(*[chunk(text=str(n)) for n in range(1_100)])
         snapshot = await store.tasks.snapshot(SCOPE, run.task_id)
@@ -867,7 +867,8 @@ class TestSnapshot:
         self, store: Store, until: int | None, fold: int | None, first: int, seq: int
     ) -> None:
         """The task and its log up to `until`, from one read: the newest fold that is not past it,
-        and the events after that. Where the log has no such event, up to its end."""
+        and the events after that. Where the log has no such event, or it has been trimmed, up to
+        its end."""
         run = await store.claimed()
         await run.commit(*[chunk(text=str(n)) for n in range(8)])
         for at in (3, 6):
@@ -957,6 +958,24 @@ class TestPage:
         for limit in (1, 2, 4, 5, 6):
             assert await listed(store, limit=limit) == [task_ids[2], *others], limit
         store.laws_are_broken_on_purpose = True
+
+    @pytest.mark.parametrize("artifacts", [False, True])
+    async def test_of_a_trimmed_log_has_the_fold(self, store: Store, artifacts: bool) -> None:
+        """One whose log is trimmed comes with its newest fold in their place."""
+        runs = [await store.claimed(f"w{n}", workflow=f"w{n}") for n in range(2)]
+        for run in runs:
+            await run.commit(said(), chunk(), chunk())
+            await run.finish()
+        kept = Fold(seq=Seq(5), packed=b"all of it")
+        assert await store.sweeping.keep_fold(runs[0].task_id, kept, next_at=256)
+        await store.later(store.settings.resume_window_ms + 1)
+        await store.sweeping.trim_logs()
+        page = await store.tasks.page(SCOPE, Wanted(), limit=10, artifacts=artifacts)
+        shown = {each.task.task_id: each for each in page.snapshots}
+        trimmed, whole = (shown[run.task_id] for run in runs)
+        assert (trimmed.fold, trimmed.events, trimmed.seq) == (kept, [], 5)
+        assert whole.fold is None
+        assert len(whole.events) == (4 if artifacts else 2)
 
     async def test_has_only_tasks_of_the_scope(self, store: Store) -> None:
         """The next `limit` tasks of the scope that are wanted, after a place in their order: the

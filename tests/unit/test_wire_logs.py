@@ -140,4 +140,5 @@ def task_of(events: Sequence[LoggedEvent]) -> Task:
         metadata={"project": "p"},
         created_at=Millis(0),
         updated_at=Millis(0),
+        trimmed=Seq(0),
     )

@@ -24,6 +24,7 @@ from outlast.model.errors import (
     GenerationMismatch,
     InvalidParams,
     KeysUnavailable,
+    LogTrimmed,
     StoreUnavailable,
     TaskNotCancelable,
     TaskNotFound,
@@ -102,7 +103,7 @@ def of_caller(error: CallerError) -> a2a.A2AError:
             return a2a.TaskNotFoundError(str(error), {"taskId": error.task_id})
         case TaskNotCancelable():
             return a2a.TaskNotCancelableError(str(error))
-        case UnsupportedOperation():
+        case UnsupportedOperation() | LogTrimmed():
             return a2a.UnsupportedOperationError(str(error))
         case GenerationMismatch():
             known = {

@@ -17,7 +17,8 @@ from outlast.model.task import Scope, State
 from outlast.store.protocols import Place, Snapshot, TaskStore, Wanted
 from outlast.wire.events import state_of_proto
 from outlast.wire.extension import View
-from outlast.wire.fold import check_history_length, fold_task
+from outlast.wire.fold import check_history_length
+from outlast.wire.folds import fold_log
 
 DEFAULT_PAGE = 50
 LARGEST_PAGE = 100
@@ -47,7 +48,10 @@ class Listing:
             self._config.store_patience_s,
         )
         return pb.ListTasksResponse(
-            tasks=[_shown(snapshot, view, history) for snapshot in page.snapshots],
+            tasks=[
+                _shown(snapshot, view, history, artifacts=params.include_artifacts)
+                for snapshot in page.snapshots
+            ],
             next_page_token="" if page.next is None else make_token(page.next, scope, wanted),
             page_size=size,
             total_size=page.total,
@@ -151,11 +155,17 @@ def _state(said: int) -> State | None:
     return state
 
 
-def _shown(snapshot: Snapshot, view: View, history_length: int | None) -> pb.Task:
-    return fold_task(
+def _shown(
+    snapshot: Snapshot, view: View, history_length: int | None, *, artifacts: bool
+) -> pb.Task:
+    folded = fold_log(
         snapshot.task,
         snapshot.events,
+        fold=snapshot.fold,
         view=view,
         history_length=history_length,
-        generation=snapshot.task.generation,
+        generation=snapshot.seq,
     )
+    if not artifacts:
+        folded.task.ClearField("artifacts")  # a fold has them, whoever asked
+    return folded.task

@@ -20,7 +20,7 @@ from outlast.gateway.errors import translated
 from outlast.gateway.reading import Reading, Readings, Seen
 from outlast.gateway.tails import Tail, Tails
 from outlast.model.commit import LoggedEvent
-from outlast.model.errors import UnsupportedOperation
+from outlast.model.errors import LogTrimmed, UnsupportedOperation
 from outlast.model.ids import ContextId, Seq, TaskId
 from outlast.model.task import Scope, State
 from outlast.wire.events import Update, is_in_band, state_after, update_of
@@ -115,6 +115,8 @@ class Streams:
         seen: begin with the Task as of then, also when it has ended. answered_by: the id of a
         caller's message; states before it end nothing, since it may have answered them.
 
+        A reader that is slower than the log is kept gets the Task once more, as it ended.
+
         Raises, before the first item, TaskNotFound, and UnsupportedOperation for a task that has
         ended where that is to be refused.
         """
@@ -185,14 +187,28 @@ class Streams:
         self, tail: Tail, followed: _Followed, cursor: Seq
     ) -> AsyncGenerator[Item, None]:
         render = partial(_rendered, followed.task_id, followed.context_id, followed.view)
-        async with aclosing(tail.after(cursor, until=followed.until)) as events:
-            async for shared in events:
-                state, in_band = state_after(shared.event), is_in_band(shared.event)
-                is_end = state is not None and followed.is_end(state, in_band, shared.event.seq)
-                yield shared.made(followed.view, render)
-                if is_end:
-                    return
-                del shared
+        try:
+            async with aclosing(tail.after(cursor, until=followed.until)) as events:
+                async for shared in events:
+                    state, in_band = state_after(shared.event), is_in_band(shared.event)
+                    is_end = state is not None and followed.is_end(state, in_band, shared.event.seq)
+                    yield shared.made(followed.view, render)
+                    if is_end:
+                        return
+                    del shared
+        except LogTrimmed:
+            yield await self._as_it_ended(followed)
+
+    async def _as_it_ended(self, followed: _Followed) -> Item:
+        """For a reader so slow that the rest of the log is gone."""
+        reading = await self._readings.as_of(
+            followed.scope,
+            followed.task_id,
+            Seen(seq=None),
+            followed.view,
+            history_length=followed.history_length,
+        )
+        return Item(reading.task, reading.seq)
 
     async def _open(
         self,

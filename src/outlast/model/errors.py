@@ -8,6 +8,7 @@
         │   ├── TaskNotFound        no such task for this caller, or it expired
         │   │   └── WebhookNotFound  the task has no push notification config of this id
         │   ├── TaskNotCancelable   it has already ended otherwise
+        │   ├── LogTrimmed          what was asked for is no longer in the task's log
         │   ├── UnsupportedOperation  the task's state does not take this
         │   ├── GenerationMismatch  the task has gone on since the caller looked at it
         │   ├── InvalidParams       a field is wrong; says which, and what would be right
@@ -84,6 +85,17 @@ class WebhookNotFound(TaskNotFound):
         self.config_id = config_id
         text = f"task {task_id} has no push notification config {config_id}"
         CallerError.__init__(self, text)
+
+
+class LogTrimmed(CallerError):
+    """The next event is no longer in the log: the task ended some time ago, and only what it has
+    become can still be read."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(
+            f"task {task_id} ended so long ago that its events can no longer be read; get it as it"
+            " is with GetTask"
+        )
 
 
 class TaskNotCancelable(CallerError):

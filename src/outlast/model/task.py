@@ -80,7 +80,8 @@ class Fold:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One row of `tasks`, without what only its worker needs."""
+    """One row of `tasks`, without what only its worker needs. The log of a finished task may be
+    trimmed: it begins after `trimmed` then."""
 
     task_id: TaskId
     scope: Scope
@@ -107,6 +108,7 @@ class Task:
     metadata: Mapping[str, Any]
     created_at: Millis
     updated_at: Millis
+    trimmed: Seq
 
     @property
     def is_held(self) -> bool:

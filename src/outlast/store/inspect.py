@@ -14,6 +14,7 @@ from outlast.store.rows import task_of
 
 LAWS = (
     "laws_seq_has_no_gap",
+    "laws_what_is_trimmed_is_folded",
     "laws_fence_never_falls",
     "laws_terminal_event_is_last",
     "laws_status_has_one_time",

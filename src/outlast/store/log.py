@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlast.model.commit import LoggedEvent
+from outlast.model.errors import LogTrimmed
 from outlast.model.ids import Seq, TaskId
 from outlast.store.codec import to_text
 from outlast.store.database import Database, Script, catalog
@@ -24,7 +25,10 @@ class Log:
     async def events_since(
         self, task_id: TaskId, seq: Seq, *, limit: int = 256
     ) -> Sequence[LoggedEvent]:
-        return await self._events("task_events_since", task_id=task_id, seq=seq, n=limit)
+        events = await self._events("task_events_since", task_id=task_id, seq=seq, n=limit)
+        if events and events[0].seq != seq + 1:
+            raise LogTrimmed(task_id)
+        return events
 
     async def event(self, task_id: TaskId, seq: Seq) -> LoggedEvent | None:
         found = await self._events("task_events_get", task_id=task_id, seq=seq)

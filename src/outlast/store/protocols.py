@@ -210,8 +210,9 @@ class TaskStore(Protocol):
         self, scope: Scope, task_id: TaskId, *, until: Seq | None = None
     ) -> Snapshot:
         """The task and its log up to `until`, from one read: the newest fold that is not past it,
-        and the events after that. Where the log has no such event, up to its end. With all folds
-        deleted the events are the whole log. Errors as for `get`."""
+        and the events after that. Where the log has no such event, or it has been trimmed, up to
+        its end. With all folds deleted the events are the whole log, or what is left of it. Errors
+        as for `get`."""
         ...
 
     async def status_of(self, scope: Scope, task_id: TaskId) -> tuple[State, Seq]:
@@ -234,7 +235,8 @@ class TaskStore(Protocol):
         on exactly one of them. One that does is found by `changed_since`, with the time at which
         the reading began. The total does not depend on the place, and is exact up to
         `TOTAL_BOUND`. Each task comes with its messages, its questions and its last status event,
-        and with its artifact events where `artifacts` asks for them.
+        and with its artifact events where `artifacts` asks for them. One whose log is trimmed
+        comes with its newest fold in their place.
         """
         ...
 
@@ -284,7 +286,8 @@ class LogStore(Protocol):
     async def events_since(
         self, task_id: TaskId, seq: Seq, *, limit: int = 256
     ) -> Sequence[LoggedEvent]:
-        """The next events after `seq`, in order, without a gap, at most `limit`."""
+        """The next events after `seq`, in order, without a gap, at most `limit`. Where the next
+        one has been trimmed or has expired, while later ones are still there: LogTrimmed."""
         ...
 
     async def event(self, task_id: TaskId, seq: Seq) -> LoggedEvent | None:
@@ -316,13 +319,15 @@ class LogStore(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What the store writes by itself. The log of a task that has ended is folded if it is at least
-    `fold_from` long: a shorter one is read as fast as its fold would be."""
+    `fold_from` long: a shorter one is read as fast as its fold would be. What is folded to its end
+    may be trimmed `resume_window_ms` after that end."""
 
     retention_ms: int = 30 * 86_400_000
     crash_limit: int = 3
     crash_backoff_ms: int = 2_000
     hook_grace_ms: int = 120_000
     fold_from: int = 64
+    resume_window_ms: int = 7 * 86_400_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -511,11 +516,12 @@ class SweepStore(Protocol):
         statement."""
         ...
 
-    async def expire_tasks(self, *, limit: int = 100) -> Sequence[TaskId]:
+    async def expire_tasks(self, *, limit: int = 100, piece: int = 5000) -> Sequence[TaskId]:
         """Delete the finished tasks whose retention is over, each in a transaction of its own, and
         leave a tombstone of each: log, runs, folds and webhooks go, and the ledger with the last
-        task that names it. A task with a webhook that is neither finished nor exhausted stays.
-        Returns the tasks that this call deleted."""
+        task that names it. Of a long log the first transaction deletes `piece` events, and others
+        after it the rest, also those that an earlier call has left. A task with a webhook that is
+        neither finished nor exhausted stays. Returns the tasks that this call deleted."""
         ...
 
     async def forget_expired(self, *, older_than: Millis, limit: int = 100) -> int:
@@ -541,6 +547,14 @@ class SweepStore(Protocol):
         """Keep the fold, and of this task's the newest three. The next one is due when the log is
         `next_at` long, or at once if the task has ended with more than this fold holds. False: the
         task is gone or locked by somebody else, and nothing was written."""
+        ...
+
+    async def trim_logs(self, *, limit: int = 100, piece: int = 5000) -> Sequence[TaskId]:
+        """Trim the logs of tasks that ended `Settings.resume_window_ms` ago and whose last fold is
+        kept: all events but the last are deleted, `piece` in a transaction, also those that an
+        earlier call has left. From the first on they are out of the log. A task with a webhook that
+        is neither finished nor exhausted keeps its log. One that has lost its last fold keeps its
+        log too, and the fold is due again. Returns the tasks whose logs this call trimmed."""
         ...
 
     async def put_off_fold(self, task_id: TaskId, *, events: int) -> None:

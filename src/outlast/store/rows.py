@@ -53,6 +53,7 @@ def task_of(row: Row) -> Task:
         metadata=from_text(row["metadata"]),
         created_at=Millis(row["created_at"]),
         updated_at=Millis(row["updated_at"]),
+        trimmed=Seq(row["trimmed_seq"]),
     )
 
 

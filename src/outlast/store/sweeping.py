@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from outlast.model.commit import Event, EventKind, status_event, status_of
@@ -10,7 +11,7 @@ from outlast.model.ids import Millis, Seq, TaskId, WorkerId
 from outlast.model.lease import Death, Vitals
 from outlast.model.pause import DEADLINE_PASSED, Ask, OnDeadline
 from outlast.model.task import Fold, State
-from outlast.store import endings
+from outlast.store import endings, retention
 from outlast.store.codec import to_text
 from outlast.store.database import Database, Row, Rows, Script, catalog
 from outlast.store.protocols import Settings, Snapshot, TakenOver
@@ -18,7 +19,6 @@ from outlast.store.rows import event_of, fold_of, task_of
 
 T = TypeVar("T")
 
-_CHILDREN = ("task_events_delete", "task_runs_delete", "task_folds_delete", "webhooks_delete")
 _FOLDS_KEPT = 3
 
 
@@ -227,38 +227,25 @@ class Sweeping:
 
     # --- retention ----------------------------------------------------------------------------
 
-    async def expire_tasks(self, *, limit: int = 100) -> Sequence[TaskId]:
+    async def expire_tasks(self, *, limit: int = 100, piece: int = 5000) -> Sequence[TaskId]:
+        expire = partial(retention.expire, self._queries, piece=piece)
         expired: list[TaskId] = []
         for due in await self._read("tasks_expired", n=limit):
-            task_id, ledger_id = TaskId(due["task_id"]), due["ledger_id"]
-            if await self._write(lambda t=task_id, i=ledger_id: self._expire(t, i)):  # type: ignore[misc]
+            task_id = TaskId(due["task_id"])
+            if await self._write(partial(expire, task_id, due["ledger_id"])):
                 expired.append(task_id)
+        delete = partial(retention.delete_piece, self._queries, piece=piece)
+        for left in await self._read("tombstones_with_log", n=limit):
+            while await self._write(partial(delete, TaskId(left["task_id"]))):
+                pass  # each piece is a transaction of its own, so that nobody waits long
         return expired
 
-    def _expire(self, task_id: TaskId, ledger_id: str) -> Script[bool]:
-        sharing = yield self._queries("tasks_take_sharing", ledger_id=ledger_id)
-        scopes = yield self._queries("tasks_expire", task_id=task_id)
-        if not scopes:
-            return False  # another sweep was first, or a webhook was registered meanwhile
-        for table in _CHILDREN:
-            yield self._queries(table, task_id=task_id)
-        if all(row["task_id"] == task_id for row in sharing):
-            yield self._queries("task_ledger_delete", ledger_id=ledger_id)
-        yield self._queries("tombstones_put", task_id=task_id, **scopes[0])
-        return True
-
     async def forget_expired(self, *, older_than: Millis, limit: int = 100) -> int:
+        forget = partial(retention.forget, self._queries, age=older_than)
         forgotten = 0
         for aged in await self._read("tombstones_aged", age=older_than, n=limit):
-            task_id = TaskId(aged["task_id"])
-            forgotten += await self._write(lambda t=task_id: self._forget(t, older_than))  # type: ignore[misc]
+            forgotten += await self._write(partial(forget, TaskId(aged["task_id"])))
         return forgotten
-
-    def _forget(self, task_id: TaskId, age: Millis) -> Script[int]:
-        gone = yield self._queries("tombstones_forget", task_id=task_id, age=age)
-        if gone:
-            yield self._queries("send_keys_delete", task_id=task_id)
-        return len(gone)
 
     async def forget_replies(self, *, older_than: Millis, limit: int = 1000) -> None:
         await self._write(lambda: self._just("send_keys_forget", age=older_than, n=limit))
@@ -291,10 +278,23 @@ class Sweeping:
             at = {"task_id": task_id, "seq": fold.seq}
             yield self._queries("task_folds_keep", **at, task=fold.packed)
             yield self._queries("task_folds_prune", task_id=task_id, n=_FOLDS_KEPT)
-            yield self._queries("tasks_folded", **at, fold_at=next_at)
+            window = self._settings.resume_window_ms
+            yield self._queries("tasks_folded", **at, fold_at=next_at, window=window)
             return True
 
         return await self._database.transact(script)
+
+    async def trim_logs(self, *, limit: int = 100, piece: int = 5000) -> Sequence[TaskId]:
+        trim = partial(retention.trim, self._queries, piece=piece)
+        trimmed: list[TaskId] = []
+        for due in await self._read("tasks_trimmable", n=limit):
+            task_id = TaskId(due["task_id"])
+            gone = deleted = await self._write(partial(trim, task_id))
+            while gone == piece:
+                gone = await self._write(partial(trim, task_id))
+            if deleted:
+                trimmed.append(task_id)
+        return trimmed
 
     async def put_off_fold(self, task_id: TaskId, *, events: int) -> None:
         def script() -> Script[None]:

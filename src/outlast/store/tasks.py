@@ -16,7 +16,7 @@ from outlast.model.errors import (
 )
 from outlast.model.ids import Millis, Seq, TaskId
 from outlast.model.pause import Ask, authorization
-from outlast.model.task import Scope, State, Task
+from outlast.model.task import Fold, Scope, State, Task
 from outlast.store import endings
 from outlast.store.codec import from_text, to_text, to_text_or_none
 from outlast.store.database import Database, Row, Script, StatementRefused, catalog
@@ -32,7 +32,7 @@ from outlast.store.protocols import (
     Snapshot,
     Wanted,
 )
-from outlast.store.rows import event_of, task_of
+from outlast.store.rows import event_of, fold_of, task_of
 from outlast.store.scoped import found, missing, taken, within
 from outlast.store.webhooks import put
 
@@ -268,7 +268,7 @@ class Tasks:
     ) -> Snapshot:
         def script() -> Script[Snapshot]:
             task = task_of((yield from self._found(scope, task_id)))
-            is_there = until is not None and 1 <= until <= task.generation
+            is_there = until is not None and task.trimmed < until <= task.generation
             seq = until if is_there and until is not None else task.generation
             fold, events = yield from folded_log(self._queries, task_id, seq)
             return Snapshot(task=task, events=events, fold=fold, seq=seq)
@@ -303,10 +303,16 @@ class Tasks:
             counted = yield self._queries("tasks_count", **filters, n=TOTAL_BOUND)
             tasks = [task_of(row) for row in rows[:limit]]
             logs = yield from self._shown([task.task_id for task in tasks], artifacts)
+            folds = yield from self._folds_of([task.task_id for task in tasks if task.trimmed])
             more = len(rows) > limit
             return Page(
                 snapshots=[
-                    Snapshot(task=task, fold=None, events=logs[task.task_id], seq=task.generation)
+                    Snapshot(
+                        task=task,
+                        fold=(fold := folds.get(task.task_id)),
+                        events=_after(fold, logs[task.task_id]),
+                        seq=task.generation,
+                    )
                     for task in tasks
                 ],
                 total=counted[0]["total"],
@@ -326,6 +332,12 @@ class Tasks:
             for row in (yield shown):
                 logs[row["task_id"]].append(event_of(row))
         return logs
+
+    def _folds_of(self, task_ids: Sequence[TaskId]) -> Script[Mapping[TaskId, Fold]]:
+        if not task_ids:
+            return {}
+        rows = yield self._queries("task_folds_newest_of", task_ids=to_text(task_ids))
+        return {TaskId(row["task_id"]): fold_of(row) for row in rows}
 
     def _found(self, scope: Scope, task_id: TaskId) -> Script[Row]:
         return (yield from found(self._queries, scope, task_id))
@@ -352,6 +364,10 @@ def _check_generation(row: Row, insisted: Seq | None) -> None:
     current = row["next_seq"] - 1
     if insisted is not None and insisted != current:
         raise GenerationMismatch(row["task_id"], expected=insisted, current=current)
+
+
+def _after(fold: Fold | None, events: Sequence[LoggedEvent]) -> Sequence[LoggedEvent]:
+    return events if fold is None else [event for event in events if event.seq > fold.seq]
 
 
 def _why_not(row: Row, pause_id: Seq) -> str:

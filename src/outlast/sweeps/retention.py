@@ -1,4 +1,4 @@
-"""Retention: finished tasks go when their time has come, and what is kept of them goes later."""
+"""Retention: the log of a finished task is trimmed, then the task goes, then its tombstone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ class Retention:
         self._tombstone = Millis(max(tombstone_ms, window_ms))
 
     async def sweep(self) -> int:
-        """Delete what has expired. Returns how many tasks went."""
+        """Trim logs, and delete what has expired. Returns how many tasks went."""
+        for _ in range(_MOST_ROUNDS):
+            if not await self._store.trim_logs():
+                break
         deleted = 0
         for _ in range(_MOST_ROUNDS):
             expired = await self._store.expire_tasks()

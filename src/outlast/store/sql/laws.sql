@@ -1,11 +1,20 @@
--- laws_seq_has_no_gap: tasks whose log is not 1 … next_seq - 1
-select tasks.task_id, tasks.next_seq - 1 as expected, count(task_events.seq) as events,
-       min(task_events.seq) as first, max(task_events.seq) as last
-  from tasks left join task_events on task_events.task_id = tasks.task_id
- group by tasks.task_id, tasks.next_seq
-having count(task_events.seq) <> tasks.next_seq - 1
-    or coalesce(min(task_events.seq), 1) <> 1
+-- laws_seq_has_no_gap: tasks whose log is not 1 … next_seq - 1, less what is trimmed
+select tasks.task_id, tasks.trimmed_seq, tasks.next_seq - 1 as expected,
+       count(task_events.seq) as events, min(task_events.seq) as first, max(task_events.seq) as last
+  from tasks
+  left join task_events
+    on task_events.task_id = tasks.task_id and task_events.seq > tasks.trimmed_seq
+ group by tasks.task_id, tasks.trimmed_seq, tasks.next_seq
+having count(task_events.seq) <> tasks.next_seq - 1 - tasks.trimmed_seq
+    or coalesce(min(task_events.seq), 1) <> tasks.trimmed_seq + 1
     or coalesce(max(task_events.seq), 0) <> tasks.next_seq - 1;
+
+-- laws_what_is_trimmed_is_folded: tasks whose trimmed events no fold holds
+select task_id, trimmed_seq from tasks
+ where trimmed_seq > 0
+   and not exists (select 1 from task_folds
+                    where task_folds.task_id = tasks.task_id
+                      and task_folds.seq between tasks.trimmed_seq and tasks.next_seq - 1);
 
 -- laws_fence_never_falls: events written under an older fence than one before them
 select later.task_id, later.seq, later.fence, earlier.fence as fence_before
@@ -38,6 +47,8 @@ select tasks.task_id, tasks.status_at, task_events.seq, task_events.created_at
 -- laws_no_orphans: rows of the log, of runs, ledgers and folds that no task names
 select 'task_events' as of_table, task_id as id from task_events
  where not exists (select 1 from tasks where tasks.task_id = task_events.task_id)
+   and not exists (select 1 from tombstones
+                    where tombstones.task_id = task_events.task_id and log_left)
 union all
 select 'task_runs', task_id from task_runs
  where not exists (select 1 from tasks where tasks.task_id = task_runs.task_id)
@@ -79,6 +90,7 @@ having count(answer.seq) > 1
 union all
 select answer.task_id, answer.seq, 0 from task_events as answer
  where answer.kind = 'message' and answer.body like '{"state":"working","answers":%'
+   and answer.seq > (select trimmed_seq from tasks where tasks.task_id = answer.task_id)
    and answer.body not like '{"state":"working","answers":null,%'
    and not exists (select 1 from task_events as question
                     where question.task_id = answer.task_id and question.seq < answer.seq

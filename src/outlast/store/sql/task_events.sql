@@ -33,5 +33,8 @@ select task_id, seq, fence, write_no, kind, body, is_message, created_at
                where task_events.task_id = last.task_id and kind <> 'artifact')
  order by task_id, seq;
 
--- task_events_delete: the whole log of a task that has expired
-delete from task_events where task_id = :task_id;
+-- task_events_delete: the oldest :n events of a log, up to :until
+delete from task_events
+ where task_id = :task_id and seq <= :until
+   and seq < (select min(seq) from task_events where task_id = :task_id) + :n
+returning seq;

@@ -13,3 +13,8 @@ on conflict (task_id, seq) do nothing;
 delete from task_folds
  where task_id = :task_id
    and seq not in (select seq from task_folds where task_id = :task_id order by seq desc limit :n);
+
+-- task_folds_newest_of: the newest fold of each of several tasks
+select task_id, seq, task from task_folds as newest
+ where task_id in (select value from json_each(:task_ids))
+   and seq = (select max(seq) from task_folds where task_folds.task_id = newest.task_id);

@@ -251,16 +251,43 @@ select * from tasks where task_id = :task_id;
 -- tasks_unfolded: tasks whose next fold is due
 select task_id from tasks where fold_at is null order by task_id limit :n;
 
--- tasks_folded: a task is folded up to :seq; the next fold is due at :fold_at, or now if its log has grown or ended
+-- tasks_folded: a task is folded up to :seq; the next fold is due at :fold_at, or now if its log has grown or ended; of one that has, the log may be trimmed after :window
 update tasks
    set fold_at = case when next_seq > :fold_at then null
                       when next_seq - 1 > :seq
                            and state in ('completed', 'failed', 'canceled', 'rejected') then null
-                      else :fold_at end
+                      else :fold_at end,
+       trim_at = case when next_seq - 1 = :seq and trimmed_seq < next_seq - 2
+                           and state in ('completed', 'failed', 'canceled', 'rejected')
+                      then status_at + :window else trim_at end
  where task_id = :task_id;
 
 -- tasks_put_off_fold: a task that cannot be folded is tried again when its log is :n longer
 update tasks set fold_at = next_seq + :n where task_id = :task_id;
+
+-- tasks_trimmable: finished tasks whose logs may be trimmed and whose webhooks have ended, the longest first
+select task_id from tasks
+ where trim_at is not null and trim_at <= (select now from clock)
+   and not exists (select 1 from webhooks
+                    where webhooks.task_id = tasks.task_id and exhausted_at is null
+                      and (due_at is not null or lease_owner is not null))
+ order by trim_at limit :n;
+
+-- tasks_trim: from now on the log begins with its last event, where a fold holds all of it and no webhook needs it
+update tasks set trimmed_seq = next_seq - 2
+ where task_id = :task_id and trim_at is not null and trim_at <= (select now from clock)
+   and exists (select 1 from task_folds
+                where task_folds.task_id = tasks.task_id and task_folds.seq = tasks.next_seq - 1)
+   and not exists (select 1 from webhooks
+                    where webhooks.task_id = tasks.task_id and exhausted_at is null
+                      and (due_at is not null or lease_owner is not null))
+returning trimmed_seq;
+
+-- tasks_trimmed: nothing of the log is left to trim
+update tasks set trim_at = null where task_id = :task_id;
+
+-- tasks_fold_again: a task whose last fold is gone, and that cannot be trimmed before it has it again
+update tasks set trim_at = null, fold_at = null where task_id = :task_id and trimmed_seq = 0;
 
 -- tasks_expired: finished tasks whose retention is over and whose webhooks have ended, the longest first
 select task_id, ledger_id from tasks

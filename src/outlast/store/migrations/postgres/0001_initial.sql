@@ -48,6 +48,8 @@ create table tasks (
     give_up_at          bigint not null,
     expires_at          bigint,
     fold_at             bigint default 256,
+    trim_at             bigint,
+    trimmed_seq         bigint not null default 0,
     cancel_requested_at bigint,
     ending_as           text,
     held_reason         text,
@@ -85,6 +87,8 @@ comment on column tasks.pause_id is 'The seq of the question that the task waits
 comment on column tasks.give_up_at is 'The end of the longest life of the task.';
 comment on column tasks.ending_as is 'How the task will end once its cancel or failure step has run, as JSON.';
 comment on column tasks.fold_at is 'The length of the log from which its next fold is due; null: due now.';
+comment on column tasks.trim_at is 'When the log of a finished task may be trimmed; null once it is, or while no fold holds it.';
+comment on column tasks.trimmed_seq is 'The log is gone up to here: its newest fold holds it.';
 comment on column tasks.held_reason is 'Why an operator must look; never claimed until unheld.';
 comment on column tasks.ledger_id is 'The ledger of the work that this task does or continues.';
 
@@ -105,6 +109,7 @@ create unique index one_unfinished_task_per_ledger on tasks (ledger_id)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
 create index tasks_of_ledger on tasks (ledger_id);
 create index tasks_unfolded on tasks (task_id) where fold_at is null;
+create index tasks_trimming on tasks (trim_at) where trim_at is not null;
 create index tasks_expiring on tasks (expires_at) where expires_at is not null;
 
 create table task_events (
@@ -249,9 +254,12 @@ create table tombstones (
     agent      text not null,
     tenant     text not null,
     owner      text not null,
-    expired_at bigint not null
+    expired_at bigint not null,
+    log_left   boolean not null default false
 );
 comment on table tombstones is 'Tasks that expired, so that their owners can be told.';
+comment on column tombstones.log_left is 'Some of the log is still to be deleted.';
+create index tombstones_with_log on tombstones (task_id) where log_left;
 create index tombstones_aged on tombstones (expired_at);
 
 create table api_keys (

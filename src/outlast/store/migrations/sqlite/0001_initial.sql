@@ -64,6 +64,10 @@ create table tasks (
     expires_at          integer,
     -- The length of the log from which its next fold is due; null: due now.
     fold_at             integer default 256,
+    -- When the log of a finished task may be trimmed; null once it is, or while no fold holds it.
+    trim_at             integer,
+    -- The log is gone up to here: its newest fold holds it.
+    trimmed_seq         integer not null default 0,
     cancel_requested_at integer,
     -- How the task will end once its cancel or failure step has run, as JSON.
     ending_as           text,
@@ -105,6 +109,7 @@ create unique index one_unfinished_task_per_ledger on tasks (ledger_id)
     where state in ('submitted', 'working', 'input-required', 'auth-required');
 create index tasks_of_ledger on tasks (ledger_id);
 create index tasks_unfolded on tasks (task_id) where fold_at is null;
+create index tasks_trimming on tasks (trim_at) where trim_at is not null;
 create index tasks_expiring on tasks (expires_at) where expires_at is not null;
 
 -- The log: what each task emitted, in order, without a gap. Rows never change.
@@ -246,8 +251,11 @@ create table tombstones (
     agent      text not null,
     tenant     text not null,
     owner      text not null,
-    expired_at integer not null
+    expired_at integer not null,
+    -- Some of the log is still to be deleted.
+    log_left   integer not null default 0
 ) strict;
+create index tombstones_with_log on tombstones (task_id) where log_left;
 create index tombstones_aged on tombstones (expired_at);
 
 -- The credentials of callers that are programs, by the hash of their text.
