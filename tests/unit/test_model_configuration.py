@@ -36,6 +36,7 @@ BAD: dict[str, list[str]] = {
     "poll": ["0", "often"],
     "recovery": ["0", "never"],
     "retention": ["0", "for ever"],
+    "resume_window": ["-1", "for ever"],
     "tombstone": ["0", "for ever"],
     "idempotency_window": ["0", "2592001", "for ever"],
     "crash_limit": ["0", "three"],
