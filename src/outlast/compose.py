@@ -18,8 +18,9 @@ import structlog
 
 from outlast.configuration import Configuration
 from outlast.gateway.app import Unready, create_app
-from outlast.gateway.auth.principal import Authenticator
+from outlast.gateway.auth.principal import Authenticator, Principal
 from outlast.gateway.auth.token_rules import ALGORITHMS, TokenRules
+from outlast.gateway.auth.watch import Refusal, Watch, Watched
 from outlast.gateway.auth.ways import Way, any_of, by_api_keys, by_proxy, by_tokens
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import GatewayConfig
@@ -268,11 +269,23 @@ def _token_rules(configuration: Configuration, issuer: str) -> TokenRules:
 
 
 def _identification(
-    agent: Agent, ways: list[Way], configuration: Configuration
+    agent: Agent, ways: list[Way], configuration: Configuration, watch: Watch
 ) -> ResolveIdentity | None:
     if not ways:
         return None
-    return with_principal(agent.name, tenant_from_request=configuration.tenant_from_request)
+
+    def note(principal: Principal) -> None:
+        refused = Refusal(
+            kind="tenant.refused",
+            detail="named a tenant that is not its own",
+            subject=principal.subject,
+            tenant=principal.tenant or "",
+        )
+        watch.note(refused)
+
+    return with_principal(
+        agent.name, tenant_from_request=configuration.tenant_from_request, on_foreign=note
+    )
 
 
 def gateway_role(
@@ -286,7 +299,9 @@ def gateway_role(
     of a worker in the same process is told too."""
     ways = ways_of_knowing(agent, stores, configuration)
     _check_reach(configuration, ways)
-    authenticator = any_of(ways)
+    watch = Watch(stores.access, agent.name)
+    known = any_of(ways)
+    authenticator = None if known is None else Watched(known, watch)
     listener = listen(configuration.host, configuration.port)
     host, port = listener.getsockname()[:2]
     url = configuration.url or f"http://{host}:{port}"
@@ -297,7 +312,7 @@ def gateway_role(
         stores.log,
         stores.database.wakeups,
         config,
-        identify=_identification(agent, ways, configuration),
+        identify=_identification(agent, ways, configuration, watch),
         webhooks=stores.webhooks,
     )
     grpc = None
@@ -322,7 +337,10 @@ def gateway_role(
         for way in ways:
             way.begin()
         log.info("gateway.listening", url=url, agent=agent.name)
-        await server.serve()
+        try:
+            await server.serve()
+        finally:
+            await watch.close()
 
     http = Role(run=run, stop=server.stop)
     if grpc is None:

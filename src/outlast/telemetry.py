@@ -41,6 +41,7 @@ EVENTS: Mapping[str, str] = {
     "provider.keys": "the identity provider publishes other keys than before; they are used now",
     "provider.failed": "the identity provider's keys could not be fetched; known ones stay good",
     "caller.refused": "a request came without a credential that is valid",
+    "audit.lost": "refusals were not written into the audit log: the store could not be reached",
     "request.store_away": "a request ended because the store could not be reached",
     "request.failed": "a request met an unexpected error; the reference is in the reply",
     "checkpoint.large": "a checkpoint has grown past the size from which it is warned of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -12,12 +12,14 @@ from starlette.routing import Mount, Route
 
 from outlast.gateway.app import create_app
 from outlast.gateway.auth.api_keys import ApiKeys, digest_of, key_id_of, new_key
+from outlast.gateway.auth.ways import Way, by_proxy
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.scopes import with_principal
 from outlast.model.ids import Millis
 from outlast.store.access import Access
+from outlast.store.database import Database
 from outlast.store.protocols import NewKey
 from tests.contract.stores import statements
 from tests.integration.test_gateway_support import Gateway, running_gateway
@@ -161,3 +163,24 @@ async def test_rows_without_an_owner_are_visible_to_no_one(gateway: Gateway) -> 
     task_id = await gateway.started()
     async with caller(app_of(gateway), "ann") as ann:
         assert (await ann.get(f"/tasks/{task_id}")).status_code == 404
+
+
+async def test_a_proxy_that_names_callers_is_believed_by_its_address(
+    sqlite_url: str,
+) -> None:
+    def from_(proxy: str) -> Callable[[Database], list[Way]]:
+        return lambda _: [by_proxy("X-Client-Name", [proxy])]
+
+    async with running_gateway(sqlite_url, know=from_("127.0.0.0/8")) as behind:
+        ann = {"X-Client-Name": "CN=ann"}
+        answer = await behind.post("/message:send", SEND, **ann)
+        task_id = answer.json()["task"]["id"]
+        assert (await behind.get(f"/tasks/{task_id}", **ann)).status_code == 200
+        bob = await behind.get(f"/tasks/{task_id}", **{"X-Client-Name": "CN=bob"})
+        assert bob.status_code == 404
+        twice = [("X-Client-Name", "CN=ann"), ("X-Client-Name", "CN=bob"), ("A2A-Version", "1.0")]
+        assert (await behind.http.get(behind.url + "/tasks", headers=twice)).status_code == 401
+        assert behind.card.security_schemes["mutualTLS"].HasField("mtls_security_scheme")
+    async with running_gateway(sqlite_url, know=from_("10.0.0.0/8")) as elsewhere:
+        for headers in (ann, {**ann, "X-Forwarded-For": "10.0.0.1"}):
+            assert (await elsewhere.get("/tasks", **headers)).status_code == 401

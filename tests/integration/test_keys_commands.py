@@ -86,7 +86,19 @@ def test_a_gateway_lets_in_who_has_a_key_until_it_is_revoked(operator: Operator)
     assert asyncio.run(asked(operator.database, key)) == [401, 401, 200]
 
 
-async def asked(database: str, key: str) -> list[int]:
+def test_what_was_refused_is_in_the_audit_log(operator: Operator) -> None:
+    key = operator.make("--owner", "ann", "--tenant", "acme")
+    asyncio.run(asked(operator.database, key, "/evil/tasks"))
+    asyncio.run(asked(operator.database, key[:-1], "/tasks"))
+    audit = operator.run("audit", AGENT).stdout
+    kinds = [word for word in audit.split() if word.endswith((".refused", ".created"))]
+    assert kinds == ["caller.refused", "tenant.refused", "key.created"]
+    assert "127.0.0.1" in audit
+    assert "evil" not in audit
+    assert key[:-1] not in audit
+
+
+async def asked(database: str, key: str, path: str = "/tasks") -> list[int]:
     """The statuses of a call with this key, of one without any, and of the card's."""
     settings = configuration({"OUTLAST_API_KEYS": "true"}, database=database, port=0)
     async with compose.open_stores(settings) as stores:
@@ -98,7 +110,7 @@ async def asked(database: str, key: str) -> list[int]:
         async with httpx.AsyncClient(
             base_url=lines[0]["url"], headers={"A2A-Version": "1.0"}
         ) as http:
-            known = await http.get("/tasks", headers={"X-API-Key": key})
+            known = await http.get(path, headers={"X-API-Key": key})
             unknown = await http.get("/tasks")
             card = await http.get("/.well-known/agent-card.json")
         role.stop()

@@ -54,9 +54,20 @@ def without_authentication(agent: str) -> ResolveIdentity:
     return resolve
 
 
-def with_principal(agent: str, *, tenant_from_request: bool = False) -> ResolveIdentity:
+def with_principal(
+    agent: str,
+    *,
+    tenant_from_request: bool = False,
+    on_foreign: Callable[[Principal], None] | None = None,
+) -> ResolveIdentity:
     """Owner and tenant are the credential's. One without a tenant may name its tenant in the
-    request only where `tenant_from_request` says so."""
+    request only where `tenant_from_request` says so. `on_foreign` hears of callers who name a
+    tenant that is not theirs."""
+
+    def refuse(principal: Principal, tenant: str) -> InvalidParams:
+        if on_foreign is not None:
+            on_foreign(principal)
+        return _foreign(tenant)
 
     def resolve(context: ServerCallContext, tenant: str) -> Identity:
         principal: Principal | None = context.state.get("principal")
@@ -65,9 +76,9 @@ def with_principal(agent: str, *, tenant_from_request: bool = False) -> ResolveI
             raise Unauthenticated("nobody has authenticated this call", is_missing=True)
         if principal.tenant is None:
             if tenant and not tenant_from_request:
-                raise _foreign(tenant)
+                raise refuse(principal, tenant)
         elif tenant not in ("", principal.tenant):
-            raise _foreign(tenant)
+            raise refuse(principal, tenant)
         own = tenant if principal.tenant is None else principal.tenant
         return Identity(
             scope=Scope(agent=agent, tenant=own, owner=principal.subject),
