@@ -212,7 +212,7 @@ async def test_a_message_whose_reply_is_lost_is_not_sent_again() -> None:
         assert taken == 1
 
 
-async def test_what_was_replaced_while_nobody_saw_is_a_reset() -> None:
+async def test_what_was_replaced_while_nobody_saw_is_shown_as_replaced() -> None:
     seen, back = asyncio.Event(), asyncio.Event()
 
     async def work(task: TaskUpdater, _: RequestContext) -> None:
@@ -232,5 +232,7 @@ async def test_what_was_replaced_while_nobody_saw_is_a_reset() -> None:
                 seen.set()
                 await back.wait()
                 house.proxy.heal()
-        assert any(isinstance(event, Reset) for event in events)
+        assert not any(isinstance(event, Reset) for event in events)
+        replaced = [event for event in events if isinstance(event, ArtifactChanged)][-1]
+        assert (replaced.text, replaced.appends) == ("final", False)
         assert plain(made_of(events)) == plain((await house.client.get(task_id)).task)

@@ -1,152 +1,295 @@
-"""Commands of the caller, for any A2A 1.0 agent.
-
-Exit codes: 0 done, 1 anything else that went wrong, 3 failed, 4 canceled, 5 rejected, 6 the task
-waits for an answer, 7 no such task, 8 the agent cannot be reached.
-"""
+"""Commands of the caller, for any A2A 1.0 agent."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-from collections.abc import Awaitable, Callable
+import sys
 from contextlib import aclosing
-from typing import Annotated, NoReturn
+from datetime import UTC, datetime
+from typing import Annotated, Any, NoReturn
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from outlast.client import ArtifactChanged, Client, Event, Opened, Reset, Snapshot, StatusChanged
-from outlast.model.errors import OutlastError, TaskNotFound, Unreachable
+from outlast.cli.reaching import (
+    ENDS,
+    EXITS,
+    Agent,
+    Calling,
+    Headers,
+    Json,
+    TaskId,
+    Tenant,
+    Url,
+    call,
+    say,
+)
+from outlast.cli.views import Connection, as_json, printable, show_task, view_of
+from outlast.client import Client, Link, Patience, Snapshot
+from outlast.model.errors import ConfigError
 from outlast.model.task import State
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="Where the agent is.")]
-TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The id of the task.")]
-_CODES = {
-    State.FAILED: 3,
-    State.CANCELED: 4,
-    State.REJECTED: 5,
-    State.INPUT_REQUIRED: 6,
-    State.AUTH_REQUIRED: 6,
-}
+_AWAY = Patience(total=600.0)
+"""How long a follower goes on while the agent is away: longer than a deploy takes."""
 
 
 def send(
-    url: Url,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say.")],
+    *,
+    url: Url = "",
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say; - reads stdin.")],
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the task's events until it has ended.")
+    ] = False,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Say the task's id and leave at once.")
     ] = False,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", help="To this task, which must take messages as it works."),
+    ] = None,
     context: Annotated[
         str | None, typer.Option("--context", help="The conversation that it belongs to.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="The same key again starts nothing again.")
+        str | None,
+        typer.Option("--key", help="Sent again under the same key, it starts nothing again."),
     ] = None,
+    json_: Json = False,
+    tenant: Tenant = "",
+    header: Headers = None,
 ) -> None:
     """Send a message to an agent, and wait until its task has ended or asks something."""
+    agent = Agent(url=url, tenant=tenant, headers=header or ())
+    known = task
 
-    async def call(client: Client) -> int:
-        sent = await client.send(text, context_id=context, key=key, wait=not no_wait)
+    async def work(client: Client) -> int:
+        nonlocal known
+        # Without the wait its id is known at once, so that whoever leaves can come back.
+        sent = await client.send(
+            _said(text),
+            task_id=task,
+            context_id=context,
+            key=key,
+            wait=task is not None and not no_wait,
+        )
         if sent.snapshot is None:
-            typer.echo(sent.text)
+            typer.echo(as_json(sent.to_json()) if json_ else printable(sent.text))
             return 0
-        return _show(sent.snapshot)
+        known = sent.snapshot.task_id
+        if watch:
+            return await _watched(client, known, agent, json_=json_)
+        snapshot = sent.snapshot if no_wait else await _settled(client, known)
+        if json_:
+            typer.echo(as_json({"task": snapshot.to_json()}))
+        else:
+            show_task(snapshot, agent)
+        return ENDS.get(snapshot.state, 0)
 
-    _call(url, call)
+    def interrupted() -> str:
+        if known is None:
+            return f"interrupted; whether the message was taken shows {agent.command('list')}"
+        return _goes_on(agent, known)
+
+    if watch and no_wait:
+        raise typer.BadParameter("--watch waits, and --no-wait does not: give one of them")
+    call(agent, work, interrupted=interrupted)
 
 
-def watch(url: Url, task: TaskId) -> None:
-    """Follow a task until it has ended, over cut connections; leaving does not stop the task."""
+def watch(
+    *, url: Url = "", task: TaskId, json_: Json = False, tenant: Tenant = "", header: Headers = None
+) -> None:
+    """Show a task's events until it has ended, over cut connections. Ctrl-C leaves it running."""
+    agent = Agent(url=url, tenant=tenant, headers=header or ())
 
-    async def call(client: Client) -> int:
-        state = State.SUBMITTED
-        async with aclosing(client.follow(task)) as events:
-            async for event in events:
-                state = _shown(event) or state
-        return _CODES.get(state, 0)
+    async def work(client: Client) -> int:
+        return await _watched(client, task, agent, json_=json_)
 
-    _call(url, call, interrupted=f"the task goes on; outlast watch {url} {task} shows it again")
+    call(agent, work, interrupted=lambda: _goes_on(agent, task))
 
 
 def answer(
-    url: Url,
+    *,
+    url: Url = "",
     task: TaskId,
-    text: Annotated[str, typer.Argument(metavar="ANSWER", help="A text, or JSON.")],
+    text: Annotated[
+        str, typer.Argument(metavar="ANSWER", help="A text, or JSON as asked; - reads stdin.")
+    ],
     pause: Annotated[
         str | None, typer.Option("--pause", help="The question that is meant, by its name.")
     ] = None,
+    json_: Json = False,
+    tenant: Tenant = "",
+    header: Headers = None,
 ) -> None:
     """Answer the question that a task asks; one that is over takes no answer."""
+    agent = Agent(url=url, tenant=tenant, headers=header or ())
 
-    async def call(client: Client) -> int:
-        _show(await client.answer(task, text, pause=pause))
+    async def work(client: Client) -> int:
+        show_task(await client.answer(task, _said(text), pause=pause), agent, json_=json_)
         return 0
 
-    _call(url, call)
+    call(agent, work)
 
 
-def cancel(url: Url, task: TaskId) -> None:
+def cancel(
+    *, url: Url = "", task: TaskId, json_: Json = False, tenant: Tenant = "", header: Headers = None
+) -> None:
     """Ask for a task to be canceled."""
+    agent = Agent(url=url, tenant=tenant, headers=header or ())
 
-    async def call(client: Client) -> int:
-        _show(await client.cancel(task))
+    async def work(client: Client) -> int:
+        show_task(await client.cancel(task), agent, json_=json_)
         return 0
 
-    _call(url, call)
+    call(agent, work)
 
 
-def get(url: Url, task: TaskId) -> None:
-    """Print a task as A2A's JSON."""
+def get(
+    *, url: Url = "", task: TaskId, json_: Json = False, tenant: Tenant = "", header: Headers = None
+) -> None:
+    """Show a task as it is."""
+    agent = Agent(url=url, tenant=tenant, headers=header or ())
 
-    async def call(client: Client) -> int:
+    async def work(client: Client) -> int:
         snapshot = await client.get(task)
-        typer.echo(json.dumps(snapshot.to_json(), indent=2, ensure_ascii=False))
-        return _CODES.get(snapshot.state, 0)
+        show_task(snapshot, agent, json_=json_)
+        return ENDS.get(snapshot.state, 0)
 
-    _call(url, call)
+    call(agent, work)
+
+
+def list_(
+    *,
+    url: Url = "",
+    state: Annotated[
+        State | None,
+        typer.Option("--state", metavar="STATE", help=f"Those in this state: {', '.join(State)}."),
+    ] = None,
+    context: Annotated[str, typer.Option("--context", help="Those of this conversation.")] = "",
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Those whose status changed after this time."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="So many at most.")] = 50,
+    all_: Annotated[bool, typer.Option("--all", help="All of them, page by page.")] = False,
+    json_: Json = False,
+    tenant: Tenant = "",
+    header: Headers = None,
+) -> None:
+    """List your tasks, those that changed last first."""
+    agent = Agent(url=url, tenant=tenant, headers=header or ())
+
+    async def work(client: Client) -> int:
+        found = await client.list(
+            state=state,
+            context_id=context,
+            changed_after=None if since is None else _time(since),
+            limit=None if all_ else limit + 1,
+            history_length=None if json_ else 0,
+            include_artifacts=json_,
+        )
+        shown = found if all_ else found[:limit]
+        _listed(shown, json_=json_)
+        if len(shown) < len(found):
+            say(f"there are more than these {limit}: --limit N shows N, --all shows all")
+        return 0
+
+    call(agent, work)
+
+
+def authorize(url: str, task: str, pause: str, value: Any) -> NoReturn:
+    """What `outlast authorize --url` does."""
+
+    async def work(client: Client) -> int:
+        await client.authorize(task, value, pause=pause)
+        typer.echo(f"task {task} is authorized")
+        return 0
+
+    call(Agent(url=url), work)
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (send, watch, answer, cancel, get):
-        app.command()(command)
+    for name, command in (
+        ("send", send),
+        ("watch", watch),
+        ("answer", answer),
+        ("cancel", cancel),
+        ("get", get),
+        ("list", list_),
+    ):
+        app.command(name, cls=Calling, epilog=EXITS, rich_help_panel="Calling an agent")(command)
 
 
-def _show(snapshot: Snapshot) -> int:
-    typer.echo(f"{snapshot.task_id} {snapshot.state.value} {snapshot.text}".rstrip())
-    for name, text in snapshot.artifacts.items():
-        typer.echo(f"--- {name}\n{text}")
-    return _CODES.get(snapshot.state, 0)
+async def _watched(client: Client, task_id: str, agent: Agent, *, json_: bool) -> int:
+    state = State.SUBMITTED
+    with view_of(agent, json_=json_, numbered=client.numbers_events) as view:
+        follow = client.follow(task_id, on_link=view.linked, patience=_AWAY)
+        async with aclosing(follow) as events:
+            async for event in events:
+                view.show(event)
+                state = event.state or state
+    return ENDS.get(state, 0)
 
 
-def _shown(event: Event) -> State | None:
-    match event:
-        case Opened(snapshot) | Reset(snapshot):
-            _show(snapshot)
-            return snapshot.state
-        case StatusChanged():
-            typer.echo(f"{event.state.value} {event.text}".rstrip())
-            return event.state
-        case ArtifactChanged():
-            typer.echo(event.text, nl=False)
-            return None
+async def _settled(client: Client, task_id: str) -> Snapshot:
+    connection = Connection(numbered=client.numbers_events)
+
+    def linked(link: Link) -> None:
+        if told := connection.told(link):
+            say(told)
+
+    follow = client.follow(task_id, on_link=linked, patience=_AWAY)
+    async with aclosing(follow) as events:
+        async for event in events:
+            if event.state is not None and (event.state.is_terminal or event.state.is_paused):
+                break
+    return await client.get(task_id)
 
 
-def _call(url: str, work: Callable[[Client], Awaitable[int]], *, interrupted: str = "") -> None:
-    async def run() -> int:
-        # The token comes from the environment alone: an argument shows in lists of processes.
-        async with Client(url, auth=os.environ.get("OUTLAST_TOKEN") or None) as client:
-            return await work(client)
+def _goes_on(agent: Agent, task_id: str) -> str:
+    return f"the task goes on; come back with: {agent.command('watch', task_id)}"
 
+
+def _listed(tasks: list[Snapshot], *, json_: bool) -> None:
+    if json_:
+        for task in tasks:
+            typer.echo(as_json(task.to_json()))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        for task in tasks:
+            typer.echo("\t".join((task.task_id, task.state.value, _when(task), _line(task.text))))
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("task", overflow="fold", min_width=36)
+    for name in ("state", "changed", "says"):
+        table.add_column(name, overflow="ellipsis", no_wrap=True)
+    for task in tasks:
+        cells = (task.task_id, task.state.value, _when(task), printable(_line(task.text)))
+        table.add_row(*map(Text, cells))
+    console.print(table)
+
+
+def _said(text: str) -> str:
+    return sys.stdin.read() if text == "-" else text
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _when(task: Snapshot) -> str:
+    at = task.changed_at
+    return "" if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _time(text: str) -> datetime:
     try:
-        code = asyncio.run(run())
-    except OutlastError as error:
-        _stop(str(error), {TaskNotFound: 7, Unreachable: 8}.get(type(error), 1))
-    except KeyboardInterrupt:
-        _stop(interrupted or "interrupted", 130)
-    raise typer.Exit(code)
-
-
-def _stop(text: str, code: int) -> NoReturn:
-    typer.echo(f"outlast: {text}", err=True)
-    raise typer.Exit(code)
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"--since takes a time such as 2026-12-07T11:40:00Z, not {text!r}"
+        ) from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -30,6 +30,7 @@ app = typer.Typer(
     name="outlast",
     help="Run A2A agents whose tasks outlast connections, processes and conversations.",
     no_args_is_help=True,
+    rich_markup_mode="markdown",  # else [env: …] is taken for markup, and not shown
     pretty_exceptions_enable=False,
     add_completion=False,
 )
@@ -197,9 +198,14 @@ def authorize(
     pause: Annotated[str, typer.Option(help="The pause, as the task's status names it.")],
     value: Annotated[str, typer.Option(help="What it waits for, as JSON; - reads it from stdin.")],
     database: DatabaseUrl = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="As the task's caller, through the agent there.")
+    ] = None,
 ) -> None:
     """Give a task in AUTH_REQUIRED what it waits for, and let it run again."""
     given = _json_of(sys.stdin.read() if value == "-" else value)
+    if url is not None:
+        calling.authorize(url, task, pause, given)
 
     async def write(stores: compose.Stores) -> bool:
         found = await stores.inspect.find(TaskId(task))

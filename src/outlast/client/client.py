@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -211,11 +212,15 @@ class Client:
         *,
         context_id: str = "",
         state: State | None = None,
+        changed_after: datetime | None = None,
         limit: int | None = None,
         history_length: int | None = None,
         include_artifacts: bool = False,
     ) -> builtins.list[Snapshot]:
-        """The tasks that the agent shows you, those that changed last first; at most `limit`."""
+        """The tasks that the agent shows you, those that changed last first; at most `limit`.
+
+        changed_after: a time with a zone, by the agent's clock.
+        """
         calls = self._agent_calls
         found: builtins.list[Snapshot] = []
         token = ""
@@ -231,6 +236,8 @@ class Client:
             if state is not None:
                 name = state.name
                 request.status = pb.TaskState.Value(f"TASK_STATE_{name}")
+            if changed_after is not None:
+                request.status_timestamp_after.FromDatetime(changed_after.astimezone(UTC))
             page = await calls.repeated(partial(self._page, request))
             found += map(Snapshot, page.tasks)
             token = page.next_page_token
@@ -248,7 +255,11 @@ class Client:
         return Snapshot(task)
 
     def follow(
-        self, task_id: str, *, on_link: Callable[[Link], None] | None = None
+        self,
+        task_id: str,
+        *,
+        on_link: Callable[[Link], None] | None = None,
+        patience: Patience | None = None,
     ) -> AsyncGenerator[Event, None]:
         """The task's events: Opened first, then each change, through pauses, until it has ended.
 
@@ -261,10 +272,12 @@ class Client:
         `contextlib.aclosing`.
 
         on_link: called when the connection is lost, and with what there is when it is back.
+        patience: of this following, in the place of the client's.
 
         Raises TaskNotFound, and Unreachable when the agent stays away.
         """
-        return Following(self._agent_calls, task_id, self._tenant, on_link).events()
+        following = Following(self._agent_calls, task_id, self._tenant, on_link, patience)
+        return following.events()
 
     async def result(self, task_id: str) -> Snapshot:
         """The task when it has completed, however long that takes, questions included.

@@ -10,10 +10,10 @@ from outlast.client.snapshot import ArtifactChanged, Event, StatusChanged
 
 
 def differences(shown: pb.Task, now: pb.Task) -> Sequence[Event] | None:
-    """Events which make the one of the other; None when only a reset does.
+    """Events which make the one of the other; None when only a reset does: an artifact is gone.
 
-    Artifacts that have only grown are told apart from those that were replaced by their parts, so
-    that a reader is never shown a part twice. The status comes last: it may end the task.
+    Artifacts that have only grown are told by their parts from those that were replaced, so that a
+    reader is never shown a part twice. The status comes last: it may end the task.
     """
     events: list[Event] = []
     held = {artifact.artifact_id: artifact for artifact in shown.artifacts}
@@ -26,14 +26,14 @@ def differences(shown: pb.Task, now: pb.Task) -> Sequence[Event] | None:
             continue
         count = len(before.parts)
         if list(artifact.parts[:count]) != list(before.parts):
-            return None
-        if len(artifact.parts) > count:
+            events.append(_artifact(now, artifact, append=False))
+        elif len(artifact.parts) > count:
             grown = pb.Artifact()
             grown.CopyFrom(artifact)
             del grown.parts[:count]
             events.append(_artifact(now, grown, append=True))
         elif _named(artifact) != _named(before):
-            return None
+            events.append(_artifact(now, artifact, append=False))
     if now.status != shown.status:
         update = pb.TaskStatusUpdateEvent(task_id=now.id, context_id=now.context_id)
         update.status.CopyFrom(now.status)

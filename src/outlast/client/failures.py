@@ -30,11 +30,13 @@ class Failure:
     """A call that brought no answer.
 
     is_passing: the same call may succeed later. was_sent: the agent may have done what it asks.
-    after_s: how long the other side wants to be left alone.
+    is_away: the agent did not get to answer, whatever it was asked. after_s: how long the other
+    side wants to be left alone.
     """
 
     is_passing: bool
     was_sent: bool = True
+    is_away: bool = False
     after_s: float | None = None
 
 
@@ -48,13 +50,16 @@ def failure_of(error: BaseException) -> Failure:
         status = cause.response.status_code
         if status in _AWAY:
             return Failure(
-                is_passing=True, was_sent=status not in _NOT_TAKEN, after_s=_after(cause.response)
+                is_passing=True,
+                was_sent=status not in _NOT_TAKEN,
+                is_away=True,
+                after_s=_after(cause.response),
             )
     if isinstance(error, a2a.InternalError):
         return Failure(is_passing=(error.data or {}).get("retryable") == "true")
     for candidate in (error, cause):
         if isinstance(candidate, _NEVER_SENT):
-            return Failure(is_passing=True, was_sent=False)
+            return Failure(is_passing=True, was_sent=False, is_away=True)
         if isinstance(candidate, httpx.TransportError):
             return Failure(is_passing=not isinstance(candidate, httpx.UnsupportedProtocol))
     return Failure(is_passing=_grpc_code(cause) == "UNAVAILABLE")
@@ -64,7 +69,7 @@ def translated(error: Exception, task_id: str = "") -> OutlastError:
     """The SDK's exception as one of ours. No text of it holds what was sent as a credential."""
     if isinstance(error, OutlastError):
         return error
-    text = str(error)
+    text = str(error).removeprefix("Network communication error: ")
     match error:
         case a2a.TaskNotFoundError():
             return TaskNotFound(task_id, expired="expired" in text)

@@ -16,7 +16,7 @@ from typing import Any
 from a2a.types import a2a_pb2 as pb
 from a2a.utils import errors as a2a
 
-from outlast.client.calls import Calls
+from outlast.client.calls import Calls, Patience
 from outlast.client.differences import differences
 from outlast.client.failures import Failure, delay_before, failure_of, translated
 from outlast.client.snapshot import (
@@ -49,11 +49,13 @@ class Following:
         task_id: str,
         tenant: str,
         on_link: Callable[[Link], None] | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self._calls = calls
         self._task_id = task_id
         self._tenant = tenant
         self._on_link = on_link
+        self._patience = patience or calls.patience
         self._link: Link | None = None
         self._task: pb.Task | None = None
         self._last_id: str | None = None
@@ -77,7 +79,7 @@ class Following:
         as long as the client is patient.
         """
         loop = asyncio.get_running_loop()
-        patience = self._calls.patience
+        patience = self._patience
         failing_since: float | None = None
         attempt = 0
         while not self.is_over:
@@ -118,6 +120,10 @@ class Following:
             except _SEEN_THROUGH:
                 # The task has ended, or nothing is streamed here: a look tells which.
                 self._streams = False
+            except Exception as error:
+                # A process that starts again says nothing about streams.
+                self._barren -= failure_of(error).is_away and self._barren > 0
+                raise
         self._looks += 1
         events = await self._look()
         self._linked(Link(by="looks"))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from a2a.types import a2a_pb2 as pb
@@ -44,6 +44,12 @@ class Snapshot:
         return state_of(self.task.status)
 
     @property
+    def changed_at(self) -> datetime | None:
+        """When its status changed last, by the server's clock."""
+        stamp = self.task.status.timestamp
+        return stamp.ToDatetime(UTC) if self.task.status.HasField("timestamp") else None
+
+    @property
     def text(self) -> str:
         """What the agent said last, with the status."""
         return text_of(self.task.status.message.parts, between="\n")
@@ -52,6 +58,14 @@ class Snapshot:
     def artifacts(self) -> Mapping[str, str]:
         """The text of each artifact, by its name or else its id."""
         return {item.name or item.artifact_id: text_of(item.parts) for item in self.task.artifacts}
+
+    @property
+    def written(self) -> Sequence[tuple[str, str, str]]:
+        """The id, name and text of each artifact, in order."""
+        return [
+            (item.artifact_id, item.name or item.artifact_id, text_of(item.parts))
+            for item in self.task.artifacts
+        ]
 
     @property
     def question(self) -> Question | None:
@@ -76,6 +90,12 @@ class Sent:
     snapshot: Snapshot | None = None
     reply: pb.Message | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """A2A's JSON, of a SendMessageResponse."""
+        if self.snapshot is not None:
+            return {"task": self.snapshot.to_json()}
+        return {"message": MessageToDict(self.reply)}
+
     @property
     def text(self) -> str:
         """What the agent said."""
@@ -90,12 +110,24 @@ class Opened:
 
     snapshot: Snapshot
 
+    def to_json(self) -> dict[str, Any]:
+        """A2A's JSON, of a StreamResponse."""
+        return {"task": self.snapshot.to_json()}
+
+    @property
+    def state(self) -> State:
+        return self.snapshot.state
+
 
 @dataclass(frozen=True)
 class StatusChanged:
     """The task's state, or what the agent says of it, has changed."""
 
     update: pb.TaskStatusUpdateEvent
+
+    def to_json(self) -> dict[str, Any]:
+        """A2A's JSON, of a StreamResponse."""
+        return {"statusUpdate": MessageToDict(self.update)}
 
     @property
     def state(self) -> State:
@@ -123,6 +155,28 @@ class ArtifactChanged:
 
     update: pb.TaskArtifactUpdateEvent
 
+    def to_json(self) -> dict[str, Any]:
+        """A2A's JSON, of a StreamResponse."""
+        return {"artifactUpdate": MessageToDict(self.update)}
+
+    @property
+    def state(self) -> None:
+        """An artifact leaves the state alone."""
+
+    @property
+    def name(self) -> str:
+        """The artifact's name, which only its first chunk has, or else its id."""
+        return str(self.update.artifact.name or self.update.artifact.artifact_id)
+
+    @property
+    def artifact_id(self) -> str:
+        return str(self.update.artifact.artifact_id)
+
+    @property
+    def appends(self) -> bool:
+        """Whether the text goes on after what the artifact had, instead of replacing it."""
+        return bool(self.update.append)
+
     @property
     def text(self) -> str:
         return text_of(self.update.artifact.parts)
@@ -133,6 +187,14 @@ class Reset:
     """Forget what was shown: this is the task now, and what happened meanwhile cannot be told."""
 
     snapshot: Snapshot
+
+    def to_json(self) -> dict[str, Any]:
+        """A2A's JSON, of a StreamResponse: a Task that is not the first begins anew."""
+        return {"task": self.snapshot.to_json()}
+
+    @property
+    def state(self) -> State:
+        return self.snapshot.state
 
 
 Event = Opened | StatusChanged | ArtifactChanged | Reset
