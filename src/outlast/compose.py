@@ -23,7 +23,7 @@ from outlast.gateway.auth.token_rules import ALGORITHMS, TokenRules
 from outlast.gateway.auth.watch import Refusal, Watch, Watched
 from outlast.gateway.auth.ways import Way, any_of, by_api_keys, by_proxy, by_tokens
 from outlast.gateway.cards import agent_card
-from outlast.gateway.config import GatewayConfig
+from outlast.gateway.config import Durability, GatewayConfig
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.scopes import ResolveIdentity, with_principal
 from outlast.gateway.server import GatewayServer, listen
@@ -221,7 +221,7 @@ def worker_role(agent: Agent, stores: Stores, configuration: Configuration) -> R
         agent=agent.name,
         recovery_s=configuration.recovery,
         tombstone_ms=int(configuration.tombstone * 1000),
-        window_ms=int(min(configuration.idempotency_window, configuration.retention) * 1000),
+        window_ms=int(idempotency_window(configuration) * 1000),
     )
     both = (Role(run=worker.run, stop=worker.stop), Role(run=sweeper.run, stop=sweeper.stop))
     return Role(
@@ -305,7 +305,7 @@ def gateway_role(
     listener = listen(configuration.host, configuration.port)
     host, port = listener.getsockname()[:2]
     url = configuration.url or f"http://{host}:{port}"
-    config = _gateway_config(configuration, url, epoch, has_owners=bool(ways))
+    config = replace(gateway_config(configuration), url=url, epoch=epoch)
     handler = OutlastRequestHandler(
         agent,
         stores.tasks,
@@ -349,17 +349,16 @@ def gateway_role(
     return Role(run=lambda: run_together(*both), stop=server.stop)
 
 
-def _gateway_config(
-    configuration: Configuration, url: str, epoch: str, *, has_owners: bool
-) -> GatewayConfig:
+def gateway_config(configuration: Configuration) -> GatewayConfig:
+    """What is configured for every gateway, wherever it listens and whatever its store."""
+
     def of_owners(limit: int) -> int | None:
-        return limit if limit and has_owners else None
+        return limit if limit and _knows_callers(configuration) else None
 
     return GatewayConfig(
-        url=url,
-        epoch=epoch,
         blocking_cap_s=configuration.blocking_cap,
         poll_s=configuration.poll,
+        durability=_durability(configuration),
         max_open_tasks=of_owners(configuration.owner_tasks),
         max_open_calls=of_owners(configuration.owner_calls),
         max_sends=of_owners(configuration.owner_sends),
@@ -371,6 +370,33 @@ def _gateway_config(
         push_notifications=configuration.push_notifications,
         webhook_targets=configuration.webhook_targets,
     )
+
+
+def _durability(configuration: Configuration) -> Durability:
+    window = idempotency_window(configuration)
+    return Durability(
+        retention_s=configuration.retention,
+        resume_window_s=configuration.resume_window,
+        tombstone_s=max(configuration.tombstone, window),
+        idempotency_window_s=window,
+        beat_s=configuration.beat,
+        lease_s=configuration.lease,
+        recovery_s=configuration.recovery,
+        poll_s=configuration.poll,
+        grace_s=configuration.grace,
+        crash_limit=configuration.crash_limit,
+    )
+
+
+def idempotency_window(configuration: Configuration) -> float:
+    """How long a repeat of a send finds the first: as long as a finished task at most."""
+    return min(configuration.idempotency_window, configuration.retention)
+
+
+def _knows_callers(configuration: Configuration) -> bool:
+    """Whether there is a way of knowing callers: without one all are the same owner."""
+    ways = (configuration.jwt_issuer, configuration.proxy_header)
+    return configuration.api_keys or any(way is not None for way in ways)
 
 
 def _check_reach(configuration: Configuration, ways: list[Way]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from outlast import compose
-from outlast.cli import access, calling
+from outlast.cli import access, calling, policy
 from outlast.cli.frame import (
     AgentPath,
     DatabaseUrl,
@@ -229,6 +229,7 @@ def _json_of(text: str) -> Any:
 
 access.add_to(app)
 calling.add_to(app)
+policy.add_to(app)
 
 
 def _error_of(error: str | None) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.constants import PROTOCOL_VERSION_1_0, TransportProtocol
 
 from outlast.gateway.auth.ways import Way, declare
 from outlast.gateway.config import Extension, GatewayConfig
-from outlast.store.protocols import MOST_WEBHOOKS
+from outlast.gateway.policy import policy_of
 from outlast.wire.extension import EXTENSION_URI
 from outlast.workflow.agent import Agent, Skill
 
@@ -32,7 +31,7 @@ def agent_card(agent: Agent, config: GatewayConfig, ways: Sequence[Way] = ()) ->
             push_notifications=config.push_notifications,
             # Only for callers who have authenticated (§13.3): where nobody can, there is none.
             extended_agent_card=bool(ways and agent.extended_skills),
-            extensions=[_extension(config), *map(_declared, config.extensions)],
+            extensions=[_extension(agent, config), *map(_declared, config.extensions)],
         ),
         default_input_modes=agent.input_modes,
         default_output_modes=agent.output_modes,
@@ -50,37 +49,13 @@ def extended_card(public: pb.AgentCard, agent: Agent) -> pb.AgentCard:
     return card
 
 
-def published_limits(config: GatewayConfig) -> dict[str, Any]:
-    """What callers can rely on and must keep to, read from the running configuration."""
-    webhooks = {"webhooksPerTask": MOST_WEBHOOKS} if config.push_notifications else {}
-    owners = {
-        "openTasks": config.max_open_tasks,
-        "openCalls": config.max_open_calls,
-        "sendsPerMinute": config.max_sends,
-    }
-    return {
-        "blockingCapSeconds": config.blocking_cap_s,
-        "keepaliveSeconds": config.keepalive_s,
-        "idempotency": config.idempotency.value,
-        "limits": {
-            "bodyBytes": config.max_body,
-            "messageBytes": config.max_message,
-            "partBytes": config.max_part,
-            "parts": config.max_parts,
-            "depth": config.max_depth,
-            **webhooks,
-            **{name: value for name, value in owners.items() if value is not None},
-        },
-    }
-
-
 def _interface(url: str, binding: TransportProtocol) -> pb.AgentInterface:
     return pb.AgentInterface(
         url=url, protocol_binding=binding.value, protocol_version=PROTOCOL_VERSION_1_0
     )
 
 
-def _extension(config: GatewayConfig) -> pb.AgentExtension:
+def _extension(agent: Agent, config: GatewayConfig) -> pb.AgentExtension:
     extension = pb.AgentExtension(
         uri=EXTENSION_URI,
         description=(
@@ -90,7 +65,7 @@ def _extension(config: GatewayConfig) -> pb.AgentExtension:
         ),
         required=False,
     )
-    extension.params.update(published_limits(config))
+    extension.params.update(policy_of(agent, config))
     return extension
 
 

@@ -37,6 +37,30 @@ class Extension:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Durability:
+    """What the deployment around a gateway is set to: nothing that a gateway does, but what it
+    tells its callers. Lengths of time are in seconds.
+
+    retention_s: how long a finished task can be read. resume_window_s: how long its stream can be
+    resumed at any event. tombstone_s: how long its owner is told that it has expired.
+    idempotency_window_s: how long a repeat finds the first send.
+    beat_s, lease_s, recovery_s, poll_s: how a dead worker is found. grace_s: how long a stop lets
+    steps go on. crash_limit: deaths of workers in one step after which its task fails.
+    """
+
+    retention_s: float
+    resume_window_s: float
+    tombstone_s: float
+    idempotency_window_s: float
+    beat_s: float
+    lease_s: float
+    recovery_s: float
+    poll_s: float
+    grace_s: float
+    crash_limit: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class GatewayConfig:
     """Lengths of time are in seconds, sizes in bytes.
 
@@ -49,6 +73,7 @@ class GatewayConfig:
     keepalive_s: between comments on a silent stream.
     store_patience_s: how long a call to a store that is away is repeated.
     push_notifications: whether callers may register webhooks; stands in the card.
+    durability: what the deployment promises beside; told where it is known.
     webhook_targets: hosts, addresses and networks that webhooks may point at although they are not
         public.
     max_open_tasks: unfinished tasks of one owner, over all gateways. max_open_calls: streams and
@@ -69,6 +94,7 @@ class GatewayConfig:
     keepalive_s: float = 15
     router_timeout_s: float = 5
     store_patience_s: float = 20
+    durability: Durability | None = None
     push_notifications: bool = False
     webhook_targets: tuple[str, ...] = ()
     max_body: int = 8 * MIB
