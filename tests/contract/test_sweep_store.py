@@ -595,6 +595,8 @@ class TestRemindOfPauses:
         assert (reminder.kind, reminder.is_message) == (EventKind.STATUS, False)
         assert reminder.body["state"] == "input-required"
         assert reminder.body["message"] == question.body["message"]
+        asked = {"pause": question.seq, "asked_at": question.created_at}
+        assert reminder.body["again"] == {**question.body["ask"], **asked}
         async with store.unchanged():
             assert await store.sweeping.remind_of_pauses() == []
 

@@ -184,6 +184,21 @@ def test_a_question_goes_out_with_its_schema_its_deadline_and_the_name_of_its_pa
     }
 
 
+def test_a_reminder_names_the_pause_and_the_deadline_of_its_question() -> None:
+    author = Author()
+    author.ask("approve?", {"type": "boolean"})
+    author.remind()
+    _, question, reminder = author.logged()
+    view = View(epoch="e1")
+
+    said = [update_of(event, TASK_ID, CONTEXT_ID, view) for event in (question, reminder)]
+
+    assert MessageToDict(said[1].status.message) == MessageToDict(said[0].status.message)
+    under_uri = MessageToDict(said[1].status.message.metadata)[EXTENSION_URI]
+    assert (under_uri["pause"], under_uri["schema"]) == ("e1-2", {"type": "boolean"})
+    assert "deadline" in under_uri
+
+
 def test_progress_stands_in_the_updates_metadata() -> None:
     events = conversation().logged()
 

@@ -79,12 +79,9 @@ def test_a_question_is_named_by_the_epoch_of_who_reads_it() -> None:
 def test_a_question_that_was_said_again_is_still_the_one_that_is_answered() -> None:
     author = Author()
     author.ask("approve?", None)
-    author.events.append(status_event(State.INPUT_REQUIRED, author.events[-1].body["message"]))
-    reminded = [
-        LoggedEvent(**{**vars(each), "is_message": each.seq < 3}) for each in author.logged()
-    ]
+    author.remind()
     author.hear("yes")
-    events = [*reminded, author.logged()[-1]]
+    events = author.logged()
     for end in (2, 3):
         fold = make_fold(task_of(events), events[:end], fold=None)
         shown = fold_log(task_of(events), events[end:], fold=fold, view=VIEWS[2]).task

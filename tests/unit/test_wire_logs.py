@@ -54,6 +54,14 @@ class Author:
         self.events.append(status_event(State.INPUT_REQUIRED, said, ask=ask))
         self.state, self.question = State.INPUT_REQUIRED, Seq(len(self.events))
 
+    def remind(self) -> None:
+        """The question is said again, as the sweep does it."""
+        assert self.question is not None
+        body = dict(self.events[self.question - 1].body)
+        said_at = {"pause": self.question, "asked_at": time_of(self.question)}
+        again = {**body.pop("ask"), **said_at}
+        self.log(EventKind.STATUS, {**body, "again": again})
+
     def hear(self, text: str) -> None:
         body = {
             "state": "working",
@@ -83,10 +91,14 @@ class Author:
                 is_message=event.is_message,
                 fence=Fence(1),
                 write_no=None,
-                created_at=Millis(1_700_000_000_000 + 137 * index),
+                created_at=time_of(index),
             )
             for index, event in enumerate(self.events, start=1)
         ]
+
+
+def time_of(seq: int) -> Millis:
+    return Millis(1_700_000_000_000 + 137 * seq)
 
 
 @st.composite
@@ -96,7 +108,9 @@ def logs(draw: st.DrawFn) -> list[LoggedEvent]:
     progress = st.none() | st.fixed_dictionaries({"done": st.integers(0, 9), "total": st.just(9)})
     for _ in range(draw(st.integers(0, 12))):
         verb = draw(st.sampled_from(["report", "chunk", "ask", "hear"]))
-        if author.state is State.INPUT_REQUIRED:
+        if author.state is State.INPUT_REQUIRED and draw(st.integers(0, 3)) == 3:
+            author.remind()
+        elif author.state is State.INPUT_REQUIRED:
             author.hear(draw(words)) if draw(st.integers(0, 3)) else author.resume()
         elif verb == "report":
             author.report(draw(st.none() | words), draw(progress))

@@ -22,7 +22,8 @@ class EventKind(StrEnum):
     """What an event's body holds. JSON names are A2A's; `wire.events` makes A2A events of them.
 
     TASK      {"message", "caller"}: event 1, the message that created the task
-    STATUS    {"state", "message"?, "ask"?, "progress"?, "authorized"?}: a new status
+    STATUS    {"state", "message"?, "ask"?, "again"?, "progress"?, "authorized"?}: a new status;
+              "again" is the "ask" of a question that is said again, with its pause and time
     MESSAGE   {"state", "message", "answers", "caller"}: a caller's message to a running task
     ARTIFACT  {"artifact", "append", "lastChunk"}: an artifact, or a chunk of one
     """

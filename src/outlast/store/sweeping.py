@@ -188,6 +188,9 @@ class Sweeping:
             (yield self._queries("task_events_get", task_id=task_id, seq=pause_id))[0]
         )
         body = {name: said for name, said in question.body.items() if name != "ask"}
+        if "ask" in question.body:
+            asked = {"pause": pause_id, "asked_at": question.created_at}
+            body["again"] = {**question.body["ask"], **asked}
         # No message of the history: the question stands there already.
         reminder = Event(kind=EventKind.STATUS, body=body)
         yield endings.append(self._queries, room[0], task_id, reminder)

@@ -94,23 +94,30 @@ def status_after(
 
 def is_in_band(event: LoggedEvent) -> bool:
     """Whether the event asks for an authorization that a message may bring."""
-    ask = event.body.get("ask")
+    ask = asked_by(event)
     return ask is not None and Ask.from_json(ask).in_band
+
+
+def asked_by(event: LoggedEvent) -> Mapping[str, Any] | None:
+    """What the event asks, also where it reminds of a question; None where it asks nothing."""
+    ask: Mapping[str, Any] | None = event.body.get("ask", event.body.get("again"))
+    return ask
 
 
 def said_by_agent(
     event: LoggedEvent, task_id: TaskId, context_id: ContextId, view: View = PLAIN
 ) -> pb.Message:
     """The agent's message in a status. A question carries the schema of its answers, its deadline,
-    and the name of the pause, for a client that wants to answer this question and no later one."""
+    and the name of the pause, for a client that wants to answer this question and no later one; so
+    does what reminds of it."""
     message = message_to_proto(event.body["message"], task_id=task_id, context_id=context_id)
-    ask = event.body.get("ask")
+    ask = asked_by(event)
     if ask is not None:
-        question: dict[str, Any] = {"pause": view.pause_name(event.seq)}
+        question: dict[str, Any] = {"pause": view.pause_name(ask.get("pause", event.seq))}
         if ask.get("schema") is not None:
             question["schema"] = ask["schema"]
         if "due" in ask:
-            due = DueBy.from_json(ask["due"]).counted_from(event.created_at)
+            due = DueBy.from_json(ask["due"]).counted_from(ask.get("asked_at", event.created_at))
             question["deadline"] = _time_of(due)
         message.metadata.update({EXTENSION_URI: question})
     return message

@@ -20,6 +20,7 @@ from outlast.model.errors import InvalidParams
 from outlast.model.ids import ContextId, Seq, TaskId
 from outlast.model.task import Task
 from outlast.wire.events import (
+    asked_by,
     is_in_band,
     said_by_agent,
     said_by_caller,
@@ -131,7 +132,7 @@ def _fold_status(folding: Folding, events: Sequence[LoggedEvent], view: View) ->
         status = status_after(event, TaskId(task.id), ContextId(task.context_id), view)
         if status is not None:
             task.status.CopyFrom(status)
-            folding.is_asking = "ask" in event.body
+            folding.is_asking = asked_by(event) is not None
             folding.in_band = is_in_band(event)
             return
     if not task.HasField("status"):
@@ -181,7 +182,7 @@ def _fold_history(folding: Folding, events: Sequence[LoggedEvent], view: View) -
             continue
         if not state.is_paused:
             folding.questions.clear()  # what went on without an answer gets none
-        elif event.is_message and "message" in event.body:
+        elif event.kind is EventKind.STATUS and event.is_message and "message" in event.body:
             said = said_by_agent(event, task_id, context_id, view)
             folding.questions = {event.seq: said}
         else:
