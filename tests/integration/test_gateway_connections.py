@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
 
+from outlast.gateway.server import listen
 from outlast.model.ids import TaskId
 from outlast.wire.extension import EXTENSION_URI
 from tests.integration.test_gateway_support import (
@@ -49,6 +51,16 @@ async def test_an_idle_connection_is_the_clients_to_close(sqlite_url: str) -> No
     async with running_gateway(sqlite_url) as gateway:
         keep_alive_s = gateway.server.config.timeout_keep_alive
         assert keep_alive_s > max(proxies_s, httpx.Limits().keepalive_expiry or 0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_answers_do_not_wait_for_acknowledgements(host: str) -> None:
+    with (
+        closing(listen(host, 0)) as listener,
+        closing(socket.create_connection(listener.getsockname()[:2])),
+        closing(listener.accept()[0]) as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize("tenant", ["", "/acme"])
