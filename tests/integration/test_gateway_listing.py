@@ -11,12 +11,12 @@ from a2a.types import a2a_pb2 as pb
 from outlast.gateway.scopes import Identity
 from outlast.model.task import Caller, Scope, State
 from outlast.wire.extension import EXTENSION_URI
+from tests.integration.test_gateway_fold_law import shown
 from tests.integration.test_gateway_support import (
     BINDINGS,
     Gateway,
     message,
     running_gateway,
-    shown,
 )
 
 both = pytest.mark.parametrize("binding", BINDINGS)

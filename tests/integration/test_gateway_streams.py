@@ -13,14 +13,13 @@ from a2a.utils import errors as a2a
 
 from outlast.model.errors import StoreUnavailable
 from outlast.model.ids import TaskId
+from tests.integration.test_gateway_fold_law import folded, shown
 from tests.integration.test_gateway_support import (
     BINDINGS,
     Gateway,
-    folded,
     message,
     rest_of,
     running_gateway,
-    shown,
     state_of,
 )
 
@@ -32,9 +31,12 @@ def texts(items: list[pb.StreamResponse]) -> list[str]:
 
 
 @both
-async def test_case_088_a_stream_folds_to_the_task(database_url: str, binding: str) -> None:
-    async with running_gateway(database_url) as gateway:
-        stream = gateway.stream(message(), binding=binding)
+@pytest.mark.parametrize("extended", [False, True])
+async def test_case_088_a_stream_folds_to_the_task(
+    sqlite_url: str, binding: str, extended: bool
+) -> None:
+    async with running_gateway(sqlite_url) as gateway:
+        stream = gateway.stream(message(), binding=binding, extended=extended)
         first = await anext(stream)
         task_id = TaskId(first.task.id)
         await gateway.hand.chunk(task_id, "a", "b", "c", append=False)
@@ -47,7 +49,8 @@ async def test_case_088_a_stream_folds_to_the_task(database_url: str, binding: s
 
         assert [state_of(item) for item in items[:1]] == ["SUBMITTED"]
         assert state_of(items[-1]) == "COMPLETED"
-        assert folded(items) == shown(await gateway.task(task_id))
+        texts = [[part.text for part in made.parts] for made in folded(items).artifacts]
+        assert texts == [["again"], ["x", "y"]]
 
 
 @both
@@ -69,9 +72,8 @@ async def test_case_011_what_was_missed_is_in_the_next_streams_task(
         await gateway.hand.finish(task_id)
         items += await rest_of(again)
 
-        parts = folded(items)["artifacts"][0]["parts"]
-        assert [part["text"] for part in parts] == ["0", "1", "2", "3", "4"]
-        assert folded(items) == shown(await gateway.task(task_id))
+        parts = folded(items).artifacts[0].parts
+        assert [part.text for part in parts] == ["0", "1", "2", "3", "4"]
 
 
 async def test_case_038_fifty_reconnects_lose_and_double_nothing(sqlite_url: str) -> None:
@@ -93,9 +95,9 @@ async def test_case_038_fifty_reconnects_lose_and_double_nothing(sqlite_url: str
                     if state_of(items[-1]) == "COMPLETED":
                         break
                 await stream.aclose()
-            if items and (artifacts := folded(items).get("artifacts")):
-                parts = artifacts[0]["parts"]
-                assert {part["text"] for part in parts} == {"a"}
+            if items and (artifacts := folded(items).artifacts):
+                parts = artifacts[0].parts
+                assert {part.text for part in parts} == {"a"}
                 seen = sum(item.HasField("artifact_update") for item in items)
                 held = sum(len(artifact.parts) for artifact in items[0].task.artifacts)
                 assert len(parts) == held + seen
@@ -168,7 +170,7 @@ async def test_case_028_an_event_that_was_shown_is_stored(sqlite_url: str) -> No
         async for item in stream:
             items.append(item)
             now = shown(await other.task(task_id))
-            have = folded(items)
+            have = shown(folded(items))
             held = [len(artifact["parts"]) for artifact in have.get("artifacts", ())]
             stored = [len(artifact["parts"]) for artifact in now.get("artifacts", ())]
             assert stored >= held

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -15,9 +15,8 @@ import grpc
 import httpx
 from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.client.client import ClientCallContext
-from a2a.server.tasks.task_manager import append_artifact_to_task
 from a2a.types import a2a_pb2 as pb
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import ParseDict
 from pydantic import BaseModel
 
 from outlast import Agent, Context, Data, Message, Skill, Workflow
@@ -38,6 +37,7 @@ from outlast.store.tasks import Tasks
 from outlast.store.webhooks import Webhooks
 from outlast.store.work import Work
 from outlast.wire.extension import EXTENSION_URI
+from tests.integration.test_gateway_fold_law import Stream
 from tests.integration.test_gateway_hand import Hand
 
 C = TypeVar("C")
@@ -167,6 +167,11 @@ class Gateway:
     async def task(self, task_id: str, **params: Any) -> pb.Task:
         return await self.client().get_task(pb.GetTaskRequest(id=task_id, **params))
 
+    async def seen(self, task_id: str, extended: bool) -> pb.Task:
+        """The task as a client sees it, with our extension or without."""
+        request = pb.GetTaskRequest(id=task_id)
+        return await self.client().get_task(request, context=_with(_extended(extended)))
+
     async def page(self, *, binding: str = "JSONRPC", **params: Any) -> pb.ListTasksResponse:
         return await self.client(binding).list_tasks(pb.ListTasksRequest(**params))
 
@@ -185,18 +190,21 @@ class Gateway:
 
     def stream(
         self, sent: pb.Message, *, binding: str = "JSONRPC", extended: bool = False
-    ) -> AsyncIterator[pb.StreamResponse]:
+    ) -> Stream:
+        """SendStreamingMessage; at its end the fold law is checked."""
         client = self.client(binding, streaming=True)
         request = pb.SendMessageRequest(message=sent)
-        return client.send_message(request, context=_with(_extended(extended)))
+        items = client.send_message(request, context=_with(_extended(extended)))
+        return Stream(items, self.seen)
 
     def subscribe(
         self, task_id: str, *, binding: str = "JSONRPC", extended: bool = False
-    ) -> AsyncGenerator[pb.StreamResponse, None]:
+    ) -> Stream:
+        """SubscribeToTask; at its end the fold law is checked."""
         client = self.client(binding, streaming=True)
         request = pb.SubscribeToTaskRequest(id=task_id)
-        stream: Any = client.subscribe(request, context=_with(_extended(extended)))
-        return stream  # type: ignore[no-any-return]
+        items = client.subscribe(request, context=_with(_extended(extended)))
+        return Stream(items, self.seen)
 
 
 @asynccontextmanager
@@ -340,27 +348,6 @@ def state_of(item: pb.StreamResponse) -> str | None:
     else:
         return None
     return str(pb.TaskState.Name(state)).removeprefix("TASK_STATE_")
-
-
-def folded(items: Sequence[pb.StreamResponse]) -> dict[str, Any]:
-    """The Task of a stream with its events applied, as any client would, without history."""
-    task = pb.Task()
-    task.CopyFrom(items[0].task)
-    for item in items[1:]:
-        if item.HasField("artifact_update"):
-            append_artifact_to_task(task, item.artifact_update)
-        else:
-            task.status.CopyFrom(item.status_update.status)
-    return shown(task)
-
-
-def shown(task: pb.Task) -> dict[str, Any]:
-    body: dict[str, Any] = MessageToDict(task)
-    body.pop("history", None)
-    for artifact in body.get("artifacts", ()):
-        if not artifact.get("metadata"):
-            artifact.pop("metadata", None)
-    return body
 
 
 def history(task: pb.Task) -> list[str]:
