@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 import pytest
 from a2a.client.client import ClientCallContext
+from a2a.server.context import ServerCallContext
 from a2a.types import a2a_pb2 as pb
 from a2a.utils import errors as a2a
 from a2a.utils.grpc_status import status_from_call
 from google.protobuf.json_format import MessageToDict
 from google.rpc import error_details_pb2
 
+from outlast.gateway.scopes import Identity
 from outlast.model.ids import TaskId
+from outlast.model.task import Caller
 from outlast.wire.extension import EXTENSION_URI
 from outlast.wire.mismatch import TaskGenerationMismatchError
 from outlast.wire.updates import generation_of
 from tests.integration.test_gateway_grpc import SPOKEN, Called, called
 from tests.integration.test_gateway_support import (
     BINDINGS,
+    SCOPE,
     Gateway,
     history,
     message,
@@ -96,6 +101,20 @@ async def test_a_wait_ends_with_the_blocking_cap(sqlite_url: str) -> None:
             for wait in (None, "999999999"):
                 task = await newer(there, binding, task_id, **than(1, wait))
                 assert generation_of(task) == 1
+
+
+async def test_a_wait_ends_with_the_credential(sqlite_url: str) -> None:
+    """As streams do: nothing that happens after it is told under it."""
+
+    def identify(context: ServerCallContext, tenant: str) -> Identity:
+        return Identity(scope=SCOPE, caller=Caller(), expires_at=time.time() + 0.1)
+
+    async with called(sqlite_url, identify=identify) as there:
+        sent = message()
+        task = await there.gateway.send(sent)
+        assert task.status.state == pb.TASK_STATE_SUBMITTED
+        for binding in ALL:
+            assert generation_of(await newer(there, binding, task.id, **than(1))) == 1
 
 
 async def test_without_the_extension_a_get_is_plain(sqlite_url: str) -> None:

@@ -116,7 +116,9 @@ class OutlastRequestHandler(RequestHandler):
                     return _reply_of(sent)
                 if waits:
                     left: Left | None = context.state.get("left")
-                    await self._waiting.until_settled(identity.scope, sent.task_id, left)
+                    await self._waiting.until_settled(
+                        identity.scope, sent.task_id, left, until=identity.expires_at
+                    )
             return await self._read(
                 identity.scope, sent.task_id, context, _history_length(params.configuration)
             )
@@ -175,17 +177,21 @@ class OutlastRequestHandler(RequestHandler):
             length = _history_length(params)
             check_history_length(length)
             task_id = _task_id(params.id)
-            await self._until_newer(identity.scope, task_id, context)
+            await self._until_newer(identity, task_id, context)
             return await self._read(identity.scope, task_id, context, length)
 
-    async def _until_newer(self, scope: Scope, task_id: TaskId, context: ServerCallContext) -> None:
+    async def _until_newer(
+        self, identity: Identity, task_id: TaskId, context: ServerCallContext
+    ) -> None:
         """Of plain 1.0 nobody expects a GetTask that waits: only our extension's clients do."""
         if not self.view_of(context).extended:
             return
         if (newer := read_newer(_headers(context))) is not None:
             left: Left | None = context.state.get("left")
-            with self._quotas.open(scope):
-                await self._waiting.until_newer(scope, task_id, newer, left)
+            with self._quotas.open(identity.scope):
+                await self._waiting.until_newer(
+                    identity.scope, task_id, newer, left, until=identity.expires_at
+                )
 
     async def on_subscribe_to_task(
         self, params: pb.SubscribeToTaskRequest, context: ServerCallContext

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -63,20 +64,34 @@ class Waiting:
         self._tails = tails
         self._config = config
 
-    async def until_settled(self, scope: Scope, task_id: TaskId, left: Left | None) -> None:
-        """Return when the task has ended or pauses; or when the cap is reached, the caller has
-        left or the gateway stops. The task knows nothing of it."""
-        settled = self._settled(scope, task_id)
-        await first_or_timeout(settled, left, self._config.blocking_cap_s)
+    async def until_settled(
+        self, scope: Scope, task_id: TaskId, left: Left | None, *, until: float | None = None
+    ) -> None:
+        """Return when the task has ended or pauses; or when the cap or this time of the wall clock
+        is reached, the caller has left or the gateway stops. The task knows nothing of it."""
+        await first_or_timeout(self._settled(scope, task_id), left, self._bounded(None, until))
 
     async def until_newer(
-        self, scope: Scope, task_id: TaskId, newer: Newer, left: Left | None
+        self,
+        scope: Scope,
+        task_id: TaskId,
+        newer: Newer,
+        left: Left | None,
+        *,
+        until: float | None = None,
     ) -> None:
-        """Return when the task has a newer generation, or can have none; or when the seconds or
-        the cap are over, the caller has left or the gateway stops. Raises TaskNotFound."""
-        cap_s = self._config.blocking_cap_s
-        seconds = cap_s if newer.seconds is None else min(newer.seconds, cap_s)
+        """Return when the task has a newer generation, or can have none; or when the seconds are
+        over, and otherwise as `until_settled`. Raises TaskNotFound."""
+        seconds = self._bounded(newer.seconds, until)
         await first_or_timeout(self._newer(scope, task_id, newer.than), left, seconds)
+
+    def _bounded(self, seconds: float | None, until: float | None) -> float:
+        bounds = [self._config.blocking_cap_s]
+        if seconds is not None:
+            bounds.append(seconds)
+        if until is not None:
+            bounds.append(max(0.0, until - time.time()))
+        return min(bounds)
 
     async def _settled(self, scope: Scope, task_id: TaskId) -> None:
         with self._tails.open(task_id) as tail:
