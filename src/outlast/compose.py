@@ -367,6 +367,7 @@ def gateway_config(configuration: Configuration) -> GatewayConfig:
         max_part=configuration.max_part,
         max_parts=configuration.max_parts,
         max_depth=configuration.max_depth,
+        serves_0_3=configuration.compat_0_3,
         push_notifications=configuration.push_notifications,
         webhook_targets=configuration.webhook_targets,
     )

@@ -126,6 +126,9 @@ class Configuration(BaseModel):
     grpc_tls_key: str | None = None
     """A PEM file with its key."""
 
+    compat_0_3: bool = False
+    """Answer clients of A2A 0.3 too; the Agent Card then names both versions."""
+
     push_notifications: bool = False
     """Let callers register webhooks for their tasks. Nothing is sent to them yet, although the
     Agent Card says so where this is on: leave it off but to try the operations."""

@@ -100,7 +100,7 @@ async def called(database_url: str, **limits: Any) -> AsyncIterator[Called]:
         serving = asyncio.create_task(server.serve())
         place = f"127.0.0.1:{server.port}"
         card = agent_card(gateway.agent, replace(gateway.handler.config, grpc_url=place))
-        assert [i.url for i in card.supported_interfaces if i.protocol_binding == "GRPC"] == [place]
+        assert {i.url for i in card.supported_interfaces if i.protocol_binding == "GRPC"} == {place}
         client, streaming = [
             ClientFactory(
                 ClientConfig(

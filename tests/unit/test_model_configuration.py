@@ -40,6 +40,7 @@ BAD: dict[str, list[str]] = {
     "tombstone": ["0", "for ever"],
     "idempotency_window": ["0", "2592001", "for ever"],
     "crash_limit": ["0", "three"],
+    "compat_0_3": ["perhaps"],
     "push_notifications": ["perhaps"],
     "webhook_targets": ["https://x", "hooks.internal, 10.0.0.1/8"],
     "crash_backoff": ["-1", "long"],

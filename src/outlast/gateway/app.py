@@ -19,6 +19,7 @@ from outlast.gateway.auth.middleware import Authentication
 from outlast.gateway.auth.principal import Authenticator
 from outlast.gateway.bindings import JsonRpcBinding, RestBinding
 from outlast.gateway.body import BodyLimit
+from outlast.gateway.compat import JsonRpc03, Rest03
 from outlast.gateway.context import requested_extensions
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.wire.extension import EXTENSION_URI
@@ -49,13 +50,15 @@ def create_app(
     waits, and `GatewayServer` calls it.
     """
     handler.publish(card)
-    json_rpc = JsonRpcBinding(handler)
+    older = handler.config.serves_0_3
+    json_rpc = JsonRpcBinding(handler, JsonRpc03(handler) if older else None)
     app = Starlette(
         routes=[
             Route("/healthz", _healthz(problems), methods=["GET"]),
             Route("/readyz", _readyz(handler, unready), methods=["GET"]),
             *create_agent_card_routes(card, cache_control=_CARD_CACHE),
             Route("/", json_rpc.handle_requests, methods=["POST"]),
+            *(Rest03(handler).mounted() if older else []),
             *RestBinding(handler).routes(),
         ],
         middleware=[

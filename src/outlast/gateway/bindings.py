@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONParseError, JSONRPCError
-from a2a.server.request_handlers.response_helpers import EXCEPTION_MAP, build_error_response
+from a2a.server.request_handlers.response_helpers import EXCEPTION_MAP
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.server.routes.rest_dispatcher import RestDispatcher
 from a2a.types import a2a_pb2 as pb
-from a2a.utils import json_utils
+from a2a.utils.constants import PROTOCOL_VERSION_0_3
 from a2a.utils.error_handlers import (
-    build_rest_error_payload,
     rest_error_handler,
     rest_stream_error_handler,
 )
@@ -36,8 +35,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from outlast.gateway.body import BodyTooLarge
-from outlast.gateway.config import GatewayConfig
-from outlast.gateway.context import CallContexts
+from outlast.gateway.context import CallContexts, version_meant, version_said
 from outlast.gateway.errors import (
     REFUSALS,
     RefusedError,
@@ -45,6 +43,7 @@ from outlast.gateway.errors import (
     translated,
     unexpected,
 )
+from outlast.gateway.frames import JsonRpcFrames, RestFrames, begun
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.listing import check_status_name, listing_to_json
 from outlast.gateway.refusals import (
@@ -54,10 +53,9 @@ from outlast.gateway.refusals import (
     request_id_of,
     rest_refusal,
 )
-from outlast.gateway.sse import EventStream, Frames, frame_of
+from outlast.gateway.sse import EventStream
 from outlast.gateway.stream import Item
 from outlast.model.errors import InvalidParams
-from outlast.wire.extension import View
 from outlast.wire.mismatch import TaskGenerationMismatchError
 
 # Else the SDK would say it as an internal error.
@@ -72,19 +70,29 @@ _REFUSED = "outlast.refused"
 _MEDIA_TYPE = "application/a2a+json"
 
 
+class Older(Protocol):
+    """JSON-RPC of an older version, at the same address."""
+
+    async def answer(self, body: Any, request: Request) -> Response: ...
+
+
 class JsonRpcBinding(JsonRpcDispatcher):
     """JSON-RPC. The SDK answers a body that is no JSON text, or too much of it, as an error of its
     own; and its streams have no ids and can be buffered by proxies."""
 
-    def __init__(self, handler: OutlastRequestHandler) -> None:
+    def __init__(self, handler: OutlastRequestHandler, older: Older | None = None) -> None:
+        """`older` answers whatever speaks A2A 0.3."""
         super().__init__(handler, context_builder=CallContexts(handler.config.required_extensions))
         self._handler = handler
+        self._older = older
 
     async def handle_requests(self, request: Request) -> Response:
         body: Any = None
         try:
             check_content_type(request)
             body = await request.json()  # read once: the SDK's own code gets the same value
+            if self._older and version_meant(version_said(request)) == PROTOCOL_VERSION_0_3:
+                return await self._older.answer(body, request)
             _check_listing(body)
         except ContentTypeNotSupportedError as error:
             refusal = self._refused(error)
@@ -138,11 +146,7 @@ class JsonRpcBinding(JsonRpcDispatcher):
 
     def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
         response: JSONResponse = super()._generate_error_response(request_id, explained(error))
-        if isinstance(error, RefusedError):
-            # What stands between, and a client that knows HTTP alone, should see it too.
-            response.status_code = REFUSALS[type(error)].http_code
-            response.headers.update(error.headers)
-        return response
+        return with_status(response, error)
 
     def _refused(self, error: Any) -> Response:
         response: Response = self._generate_error_response(None, error)
@@ -170,26 +174,26 @@ class RestBinding(RestDispatcher):
     async def _handle_non_streaming(
         self, request: Request, handler_func: Callable[[ServerCallContext], Awaitable[T]]
     ) -> T:
-        with _parsing(), _refusing(request):
+        with parsing(), refusing(request):
             result: T = await super()._handle_non_streaming(request, handler_func)
             return result
 
     @rest_stream_error_handler
     async def on_message_send_stream(self, request: Request) -> Response:
-        with _parsing():
+        with parsing():
             context = self._build_call_context(request)
             params = Parse(
                 await request.body(), pb.SendMessageRequest(), ignore_unknown_fields=True
             )
-        with _refusing(request):
+        with refusing(request):
             return await self._begun(self._handler.stream_of_send(params, context), context)
 
     @rest_stream_error_handler
     async def on_subscribe_to_task(self, request: Request) -> Response:
-        with _parsing():
+        with parsing():
             context = self._build_call_context(request)
             params = await _said(request, pb.SubscribeToTaskRequest())
-        with _refusing(request):
+        with refusing(request):
             return await self._begun(self._handler.stream_of_task(params, context), context)
 
     @rest_error_handler
@@ -280,53 +284,20 @@ class RestBinding(RestDispatcher):
             ("DELETE", config + "/{push_id}", self.delete_push_notification),
             ("GET", "/extendedAgentCard", self.handle_authenticated_agent_card),
         ]
-        routes = [Route(path, _bounded(to), methods=[method]) for method, path, to in table]
+        routes = [Route(path, bounded(to), methods=[method]) for method, path, to in table]
         return [*routes, Mount("/{tenant}", routes=routes)]
 
 
-class RestFrames:
-    """How HTTP+JSON frames what a stream brings."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-
-    def of_item(self, item: Item) -> bytes:
-        return frame_of(item.json, event_id=_event_id(item, self._view))
-
-    def of_error(self, error: Exception) -> bytes:
-        return frame_of(json_utils.dumps(build_rest_error_payload(error)), event="error")
+def with_status(response: JSONResponse, error: Any) -> JSONResponse:
+    """A JSON-RPC error, with a status where what stands between, and a client that knows HTTP
+    alone, should see it too."""
+    if isinstance(error, RefusedError):
+        response.status_code = REFUSALS[type(error)].http_code
+        response.headers.update(error.headers)
+    return response
 
 
-class JsonRpcFrames:
-    """How JSON-RPC does: each is a reply to the request. The item's own text is not made anew."""
-
-    def __init__(self, view: View, request_id: str | int | None) -> None:
-        self._view = view
-        self._request_id = request_id
-        self._after = f',"id":{json.dumps(request_id)},"jsonrpc":"2.0"}}'
-
-    def of_item(self, item: Item) -> bytes:
-        reply = f'{{"result":{item.json}{self._after}'
-        return frame_of(reply, event_id=_event_id(item, self._view))
-
-    def of_error(self, error: Exception) -> bytes:
-        assert isinstance(error, A2AError), "nothing else leaves the handler"
-        reply = build_error_response(self._request_id, error)
-        return frame_of(json_utils.dumps(reply), event="error")
-
-
-async def begun(
-    items: AsyncGenerator[Item, None], frames: Frames, config: GatewayConfig
-) -> EventStream:
-    """The stream, once its first item is there: what is refused before it is a plain error."""
-    return EventStream(await anext(items), items, frames=frames, keepalive_s=config.keepalive_s)
-
-
-def _event_id(item: Item, view: View) -> str | None:
-    return None if item.seq is None else view.event_id(item.seq)
-
-
-def _bounded(endpoint: Endpoint) -> Endpoint:
+def bounded(endpoint: Endpoint) -> Endpoint:
     """The endpoint, with the body read before: what is too large has its own status."""
 
     async def read_first(request: Request) -> Response:
@@ -362,8 +333,8 @@ async def _said(request: Request, params: P) -> P:
 
 
 @contextmanager
-def _refusing(request: Request) -> Iterator[None]:
-    """The SDK makes a response of an error without its headers: keep them for `_bounded`."""
+def refusing(request: Request) -> Iterator[None]:
+    """The SDK makes a response of an error without its headers: keep them for `bounded`."""
     try:
         yield
     except RefusedError as error:
@@ -381,7 +352,7 @@ def _check_listing(body: Any) -> None:
 
 
 @contextmanager
-def _parsing() -> Iterator[None]:
+def parsing() -> Iterator[None]:
     try:
         yield
     except ParseError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from a2a.types import a2a_pb2 as pb
-from a2a.utils.constants import PROTOCOL_VERSION_1_0, TransportProtocol
+from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, TransportProtocol
 
 from outlast.gateway.auth.ways import Way, declare
 from outlast.gateway.config import Extension, GatewayConfig
@@ -25,6 +25,7 @@ def agent_card(agent: Agent, config: GatewayConfig, ways: Sequence[Way] = ()) ->
             _interface(f"{url}/", TransportProtocol.JSONRPC),
             _interface(url, TransportProtocol.HTTP_JSON),
             *([_interface(config.grpc_url, TransportProtocol.GRPC)] if config.grpc_url else []),
+            *(_older_interfaces(config) if config.serves_0_3 else []),
         ],
         capabilities=pb.AgentCapabilities(
             streaming=True,
@@ -49,10 +50,19 @@ def extended_card(public: pb.AgentCard, agent: Agent) -> pb.AgentCard:
     return card
 
 
-def _interface(url: str, binding: TransportProtocol) -> pb.AgentInterface:
-    return pb.AgentInterface(
-        url=url, protocol_binding=binding.value, protocol_version=PROTOCOL_VERSION_1_0
-    )
+def _interface(
+    url: str, binding: TransportProtocol, version: str = PROTOCOL_VERSION_1_0
+) -> pb.AgentInterface:
+    return pb.AgentInterface(url=url, protocol_binding=binding.value, protocol_version=version)
+
+
+def _older_interfaces(config: GatewayConfig) -> list[pb.AgentInterface]:
+    """Clients of 0.3 add /v1 themselves."""
+    url = config.url.rstrip("/")
+    places = [(f"{url}/", TransportProtocol.JSONRPC), (url, TransportProtocol.HTTP_JSON)]
+    if config.grpc_url:
+        places.append((config.grpc_url, TransportProtocol.GRPC))
+    return [_interface(place, binding, PROTOCOL_VERSION_0_3) for place, binding in places]
 
 
 def _extension(agent: Agent, config: GatewayConfig) -> pb.AgentExtension:

@@ -72,6 +72,7 @@ class GatewayConfig:
     poll_s: how often a waiting request looks at the store when no wake-up comes.
     keepalive_s: between comments on a silent stream.
     store_patience_s: how long a call to a store that is away is repeated.
+    serves_0_3: whether clients of A2A 0.3 are answered too, at addresses of their own in the card.
     push_notifications: whether callers may register webhooks; stands in the card.
     durability: what the deployment promises beside; told where it is known.
     webhook_targets: hosts, addresses and networks that webhooks may point at although they are not
@@ -95,6 +96,7 @@ class GatewayConfig:
     router_timeout_s: float = 5
     store_patience_s: float = 20
     durability: Durability | None = None
+    serves_0_3: bool = False
     push_notifications: bool = False
     webhook_targets: tuple[str, ...] = ()
     max_body: int = 8 * MIB

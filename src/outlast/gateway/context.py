@@ -9,7 +9,11 @@ from functools import partial
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
 from a2a.server.context import ServerCallContext
 from a2a.server.routes.common import DefaultServerCallContextBuilder
-from a2a.utils.constants import PROTOCOL_VERSION_1_0, VERSION_HEADER
+from a2a.utils.constants import (
+    PROTOCOL_VERSION_0_3,
+    PROTOCOL_VERSION_1_0,
+    VERSION_HEADER,
+)
 from a2a.utils.errors import VersionNotSupportedError
 from starlette.requests import Request
 from starlette.types import Receive
@@ -22,7 +26,7 @@ _EXTENSION_HEADERS = (HTTP_EXTENSION_HEADER, f"X-{HTTP_EXTENSION_HEADER}")
 _SEEN = frozenset({"idempotency-key", "last-event-id", "traceparent", "tracestate"})
 _SEEN_BY_PREFIX = ("a2a-", "x-a2a-", "outlast-")
 
-_SPOKEN = re.compile(r"1\.0(\.\d+)?")  # a patch number is never considered (§3.6)
+_VERSION = re.compile(r"(\d+\.\d+)(\.\d+)?")  # a patch number is never considered (§3.6)
 
 
 class CallContexts(DefaultServerCallContextBuilder):
@@ -30,15 +34,19 @@ class CallContexts(DefaultServerCallContextBuilder):
     `principal` where callers are authenticated, and `left`, which returns when the caller has
     left."""
 
-    def __init__(self, required: frozenset[str] = frozenset()) -> None:
-        """Contexts of calls that have activated the `required` extensions."""
+    def __init__(
+        self, required: frozenset[str] = frozenset(), *, version: str = PROTOCOL_VERSION_1_0
+    ) -> None:
+        """Contexts of calls that speak this version and have activated the `required`
+        extensions."""
         self._required = required
+        self._version = version
 
     def build(self, request: Request) -> ServerCallContext:
         """The context of a call. Raises VersionNotSupportedError, ExtensionSupportRequiredError."""
-        check_version(request)
+        check_spoken(version_said(request), self._version)
         context = super().build(request)
-        context.state["headers"] = seen(request.headers)
+        context.state["headers"] = seen(request.headers, self._version)
         context.state["principal"] = request.scope.get(PRINCIPAL)
         context.state["left"] = partial(until_left, request.receive)
         context.requested_extensions = requested_extensions(request)
@@ -52,30 +60,34 @@ def is_seen(name: str) -> bool:
     return name in _SEEN or name.startswith(_SEEN_BY_PREFIX)
 
 
-def seen(headers: Mapping[str, str]) -> dict[str, str]:
+def seen(headers: Mapping[str, str], version: str = PROTOCOL_VERSION_1_0) -> dict[str, str]:
     """What handlers see of a call's headers, whose names are in lower case."""
     return {name: value for name, value in headers.items() if is_seen(name)} | {
-        VERSION_HEADER.lower(): PROTOCOL_VERSION_1_0
+        VERSION_HEADER.lower(): version
     }
 
 
-def check_version(request: Request) -> None:
-    """Raise VersionNotSupportedError unless the request speaks A2A 1.0, by header or by query
-    parameter. None at all means 0.3 (§3.6.2)."""
-    said = request.headers.get(VERSION_HEADER) or request.query_params.get(VERSION_HEADER) or ""
-    check_spoken(said)
+def version_said(request: Request) -> str:
+    """The version that a request says it speaks, by header or by query parameter."""
+    return request.headers.get(VERSION_HEADER) or request.query_params.get(VERSION_HEADER) or ""
 
 
-def check_spoken(said: str) -> None:
-    """Raise VersionNotSupportedError unless what a request says its version is means A2A 1.0."""
-    if _SPOKEN.fullmatch(said.strip()):
+def version_meant(said: str) -> str | None:
+    """The version that this means, None for what is none. Nothing at all means 0.3 (§3.6.2)."""
+    if not said.strip():
+        return PROTOCOL_VERSION_0_3
+    match = _VERSION.fullmatch(said.strip())
+    return None if match is None else match[1]
+
+
+def check_spoken(said: str, version: str = PROTOCOL_VERSION_1_0) -> None:
+    """Raise VersionNotSupportedError unless what a request says its version is means this one."""
+    if version_meant(said) == version:
         return
     what = (
         f"A2A {said} is" if said else f"a request without {VERSION_HEADER} means A2A 0.3, which is"
     )
-    raise VersionNotSupportedError(
-        f"{what} not served here; send {VERSION_HEADER}: {PROTOCOL_VERSION_1_0}"
-    )
+    raise VersionNotSupportedError(f"{what} not served here; send {VERSION_HEADER}: {version}")
 
 
 def requested_extensions(request: Request) -> set[str]:

@@ -21,7 +21,7 @@ from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.grpc_handler import GrpcHandler, GrpcServerCallContextBuilder
 from a2a.types import a2a_pb2 as pb
 from a2a.utils import errors as a2a
-from a2a.utils.constants import VERSION_HEADER
+from a2a.utils.constants import PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.grpc_status import status_to_grpc
 from a2a.utils.proto_utils import to_stream_response, validation_errors_to_bad_request
 from google.protobuf import duration_pb2
@@ -44,9 +44,10 @@ _LONGEST_TEXT = 400
 """Characters of an error's text. It travels in trailing metadata, twice, and clients take 8 KiB of
 that: more would reach the caller as another error than its own."""
 
+_OLDER = "/a2a.v1."
 _SPARE = 0.1
 _MOST_SPARE_S = 1.0
-_ENDS = frozenset(
+UNTIL_ENDED = frozenset(
     {
         pb.TASK_STATE_COMPLETED,
         pb.TASK_STATE_FAILED,
@@ -56,32 +57,91 @@ _ENDS = frozenset(
 )
 
 
+UNTIL_SETTLED = UNTIL_ENDED | {pb.TASK_STATE_INPUT_REQUIRED}
+
+
 class GrpcContexts(GrpcServerCallContextBuilder):
     """Builds call contexts from metadata, as `CallContexts` does from headers: the `headers` that
     are `seen`, and `left`, which returns shortly before the caller's own deadline, so that a
     blocking send answers with the task instead of an error that names none."""
 
-    def __init__(self, required: frozenset[str] = frozenset()) -> None:
-        """Contexts of calls that have activated the `required` extensions."""
+    def __init__(
+        self, required: frozenset[str] = frozenset(), *, version: str = PROTOCOL_VERSION_1_0
+    ) -> None:
+        """Contexts of calls that speak this version and have activated the `required`
+        extensions."""
         self._required = required
+        self._version = version
 
     def build(self, context: Any) -> ServerCallContext:
         """The context of a call. Raises VersionNotSupportedError, ExtensionSupportRequiredError."""
         metadata = metadata_of(context)
-        check_spoken(metadata.get(VERSION_HEADER.lower(), ""))
+        check_spoken(metadata.get(VERSION_HEADER.lower(), ""), self._version)
         call = ServerCallContext(
             requested_extensions=get_requested_extensions(
                 [metadata.get(HTTP_EXTENSION_HEADER.lower(), "")]
             )
         )
         check_extensions(call.requested_extensions, self._required)
-        call.state["headers"] = seen(metadata)
+        call.state["headers"] = seen(metadata, self._version)
         if context.time_remaining() is not None:
             call.state["left"] = partial(_until_late, context)
         return call
 
 
-class GrpcBinding(GrpcHandler):
+class Answering:
+    """What the handlers of every version of A2A do with a call."""
+
+    _handler: OutlastRequestHandler
+    _authenticator: Authenticator | None
+
+    async def known(self, context: Any) -> Principal | None:
+        """Who calls, before anything else is looked at."""
+        if self._authenticator is None:
+            return None
+        with translated("authenticate"):
+            sent = [(name, value) for name, value in _said(context) if isinstance(value, str)]
+            return await admitted(self._authenticator, sent, peer_of(context))
+
+    async def write_stream(
+        self,
+        context: Any,
+        begin: Callable[[Principal | None], Awaitable[AsyncGenerator[Any, None]]],
+        *,
+        ends: frozenset[int],
+        said: Callable[[pb.StreamResponse], Any] = lambda response: response,
+    ) -> None:
+        """Write what a stream brings, as it is `said`. A coroutine, not a generator: gRPC closes no
+        generator of a cancelled call."""
+        last: pb.StreamResponse | None = None
+        principal: Principal | None = None
+        try:
+            principal = await self.known(context)
+            async with aclosing(await begin(principal)) as events:
+                async for event in events:
+                    last = to_stream_response(event)
+                    await context.write(said(last))
+        except a2a.A2AError as error:
+            await self.abort_context(error, context)
+        if _is_end(last, ends):
+            return
+        # OK would say that this was all.
+        if self._handler.closing.is_closed:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, "the gateway is stopping; subscribe again"
+            )
+        if principal is not None and principal.is_over(time.time()):
+            over = Unauthenticated("your credential is no longer valid; subscribe with a new one")
+            await self.abort_context(of_caller(over), context)
+
+    async def abort_context(self, error: a2a.A2AError, context: Any) -> None:
+        """End the call with the error's status (§5.4) and details (§10.6)."""
+        status = status_to_grpc(status_of(error))
+        context.set_trailing_metadata(status.trailing_metadata)
+        await context.abort(status.code, status.details)
+
+
+class GrpcBinding(Answering, GrpcHandler):
     """gRPC. The SDK's handler does not look at versions, drops the details of errors, and leaves
     open what a cancelled stream was made of."""
 
@@ -100,27 +160,23 @@ class GrpcBinding(GrpcHandler):
         default_response: T,
     ) -> T:
         try:
-            principal = await self._known(context)
+            principal = await self.known(context)
         except a2a.A2AError as error:
             await self.abort_context(error, context)
 
         async def named(call: ServerCallContext) -> T:
             call.state["principal"] = principal
-            await _begin(request, call, context)
+            await begun(request, call, context)
             return await handler_func(call)
 
         answer: T = await super()._handle_unary(request, context, named, default_response)
         return answer
 
     async def SendStreamingMessage(self, request: Any, context: Any) -> None:  # type: ignore[override]
-        """A coroutine that writes, not a generator: gRPC closes no generator of a cancelled
-        call."""
-        ends = _ENDS | {pb.TASK_STATE_INPUT_REQUIRED}
-        await self._stream(request, context, self._handler.on_message_send_stream, ends)
+        await self._stream(request, context, self._handler.on_message_send_stream, UNTIL_SETTLED)
 
     async def SubscribeToTask(self, request: Any, context: Any) -> None:  # type: ignore[override]
-        """As SendStreamingMessage."""
-        await self._stream(request, context, self._handler.on_subscribe_to_task, _ENDS)
+        await self._stream(request, context, self._handler.on_subscribe_to_task, UNTIL_ENDED)
 
     async def _stream(
         self,
@@ -129,43 +185,13 @@ class GrpcBinding(GrpcHandler):
         open_stream: Callable[[Any, ServerCallContext], AsyncGenerator[Any, None]],
         ends: frozenset[int],
     ) -> None:
-        last: pb.StreamResponse | None = None
-        principal: Principal | None = None
-        try:
-            principal = await self._known(context)
+        async def begin(principal: Principal | None) -> AsyncGenerator[Any, None]:
             call = self._build_call_context(context, request)
             call.state["principal"] = principal
-            await _begin(request, call, context)
-            async with aclosing(open_stream(request, call)) as events:
-                async for event in events:
-                    last = to_stream_response(event)
-                    await context.write(last)
-        except a2a.A2AError as error:
-            await self.abort_context(error, context)
-        if _is_end(last, ends):
-            return
-        # OK would say that this was all.
-        if self._handler.closing.is_closed:
-            await context.abort(
-                grpc.StatusCode.UNAVAILABLE, "the gateway is stopping; subscribe again"
-            )
-        if principal is not None and principal.is_over(time.time()):
-            over = Unauthenticated("your credential is no longer valid; subscribe with a new one")
-            await self.abort_context(of_caller(over), context)
+            await begun(request, call, context)
+            return open_stream(request, call)
 
-    async def _known(self, context: Any) -> Principal | None:
-        """Who calls, before anything else is looked at."""
-        if self._authenticator is None:
-            return None
-        with translated("authenticate"):
-            sent = [(name, value) for name, value in _said(context) if isinstance(value, str)]
-            return await admitted(self._authenticator, sent, peer_of(context))
-
-    async def abort_context(self, error: a2a.A2AError, context: Any) -> None:
-        """End the call with the error's status (§5.4) and details (§10.6)."""
-        status = status_to_grpc(status_of(error))
-        context.set_trailing_metadata(status.trailing_metadata)
-        await context.abort(status.code, status.details)
+        await self.write_stream(context, begin, ends=ends)
 
 
 class Readable(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -174,6 +200,8 @@ class Readable(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
+        if handler_call_details.method.startswith(_OLDER):
+            return handler  # the SDK's code would not know what an unreadable request is
         if handler is None or handler.request_streaming or handler.request_deserializer is None:
             return handler
         make = (
@@ -240,7 +268,7 @@ def status_of(error: a2a.A2AError) -> status_pb2.Status:
     return status
 
 
-async def _begin(request: Any, call: ServerCallContext, context: Any) -> None:
+async def begun(request: Any, call: ServerCallContext, context: Any) -> None:
     """Refuse what does not parse, and say that our extension was activated (§4.6)."""
     if isinstance(request, Unreadable):
         raise a2a.InvalidRequestError("the request is not a message of the method's type")

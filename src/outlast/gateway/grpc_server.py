@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
 from a2a.types import a2a_pb2_grpc
 
 from outlast.gateway.auth.principal import Authenticator
+from outlast.gateway.compat_grpc import Grpc03
 from outlast.gateway.grpc_binding import GrpcBinding, Readable
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.model.errors import ConfigError
@@ -54,6 +56,9 @@ class GrpcServer:
         self._server = grpc.aio.server(interceptors=[Readable()], options=_options(handler))
         register: Any = a2a_pb2_grpc.add_A2AServiceServicer_to_server
         register(GrpcBinding(handler, authenticator), self._server)
+        if handler.config.serves_0_3:
+            register_older: Any = a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server
+            register_older(Grpc03(handler, authenticator), self._server)
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             self.port: int = (

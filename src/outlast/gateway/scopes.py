@@ -112,5 +112,5 @@ def check_tenant(tenant: str, *, path: str) -> None:
         raise InvalidParams(f"{tenant!r} cannot be the name of a tenant", path=path)
 
 
-RESERVED = frozenset({".well-known", "extendedAgentCard", "healthz", "readyz", "tasks"})
+RESERVED = frozenset({".well-known", "extendedAgentCard", "healthz", "readyz", "tasks", "v1"})
 """Paths of our own, which come before those of tenants."""

@@ -30,6 +30,11 @@ _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 """Not line ends in a stream of events, but many clients split lines at them."""
 
 
+def one_line(text: str) -> str:
+    """JSON that no reader of lines takes for several."""
+    return text.translate(_LINE_ENDS)
+
+
 @dataclass(frozen=True)
 class Item:
     """Something of a stream, and the seq up to which a reader has then seen the log; a direct
@@ -49,7 +54,7 @@ class Item:
         """The StreamResponse of HTTP bindings, on one line."""
         body = MessageToDict(to_stream_response(self.event))
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-        return text.translate(_LINE_ENDS)
+        return one_line(text)
 
 
 Again = Callable[[Seq], AsyncGenerator[Item, None]]

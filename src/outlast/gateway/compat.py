@@ -1,0 +1,211 @@
+"""A2A 0.3 over HTTP: what the SDK translates, before the same handler.
+
+A client of 0.3 says no version (§3.6.2). Its tasks, keys and limits are those of every other
+caller. Here is what the SDK's adapters have no hook for: streams that are refused before they
+begin, that proxies do not buffer and that can be resumed, and errors that do not tell what broke
+inside.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from a2a.compat.v0_3 import a2a_v0_3_pb2, conversions, proto_utils, types
+from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
+from a2a.compat.v0_3.rest_adapter import REST03Adapter
+from a2a.server.context import ServerCallContext
+from a2a.server.jsonrpc_models import InvalidParamsError as JsonRpcInvalidParams
+from a2a.server.jsonrpc_models import JSONRPCError, MethodNotFoundError
+from a2a.types import a2a_pb2 as pb
+from a2a.utils import json_utils
+from a2a.utils.constants import PROTOCOL_VERSION_0_3
+from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.errors import A2AError, InvalidParamsError
+from a2a.utils.proto_utils import to_stream_response
+from google.protobuf.json_format import MessageToDict, Parse
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from outlast.gateway.bindings import bounded, parsing, refusing, with_status
+from outlast.gateway.context import CallContexts
+from outlast.gateway.frames import JsonRpcFrames, RestFrames, begun, event_id_of
+from outlast.gateway.handler import OutlastRequestHandler
+from outlast.gateway.refusals import explained, request_id_of
+from outlast.gateway.sse import EventStream, frame_of
+from outlast.gateway.stream import Item, one_line
+
+Method = Callable[..., Awaitable[Response]]
+
+_INTERNAL = -32603
+
+
+def contexts(handler: OutlastRequestHandler) -> CallContexts:
+    """What the contexts of calls in 0.3 are built by."""
+    return CallContexts(handler.config.required_extensions, version=PROTOCOL_VERSION_0_3)
+
+
+def translated_event(response: pb.StreamResponse, *, ends_at_pause: bool) -> Any:
+    """What a stream brings, as 0.3 has it. ends_at_pause: a question is the stream's last event,
+    and 0.3 tells readers so, while 1.0 ends the stream."""
+    said = conversions.to_compat_stream_response(response, "").result
+    if isinstance(said, types.TaskStatusUpdateEvent) and ends_at_pause:
+        said.final = said.final or said.status.state is types.TaskState.input_required
+    return said
+
+
+class JsonRpc03(JSONRPC03Adapter):
+    """JSON-RPC as 0.3 has it, at the same address."""
+
+    def __init__(self, handler: OutlastRequestHandler) -> None:
+        super().__init__(handler, context_builder=contexts(handler))
+        self._handler = handler
+
+    async def answer(self, body: Any, request: Request) -> Response:
+        """The answer to a request that is JSON."""
+        request_id = request_id_of(body)
+        method = body.get("method") if isinstance(body, dict) else None
+        if not isinstance(method, str) or not self.supports_method(method):
+            text = f"A2A 0.3 has no method {str(method)[:64]!r}; 1.0 wants A2A-Version: 1.0"
+            return self._generate_error_response(request_id, MethodNotFoundError(message=text))
+        try:
+            model: Any = self.METHOD_TO_MODEL[method]
+            model.model_validate(body)
+        except ValidationError as error:
+            # Before the SDK does it, which would log what the request holds.
+            refusal = JsonRpcInvalidParams(message=_told(error))
+            return self._generate_error_response(request_id, refusal)
+        response: Response = await self.handle_request(request_id, method, body, request)
+        return response
+
+    async def _process_streaming_request(  # type: ignore[override]
+        self, request_id: Any, request_obj: Any, context: ServerCallContext
+    ) -> EventStream:
+        asked = request_obj.method
+        if asked == "message/stream":
+            params = conversions.to_core_send_message_request(request_obj)
+            items = self._handler.stream_of_send(params, context)
+        else:
+            params = conversions.to_core_subscribe_to_task_request(request_obj)
+            items = self._handler.stream_of_task(params, context)
+        frames = JsonRpcFrames03(
+            self._handler.view_of(context), request_id, ends_at_pause=asked == "message/stream"
+        )
+        return await begun(items, frames, self._handler.config)
+
+    def _generate_error_response(
+        self, request_id: str | int | None, error: Exception | JSONRPCError
+    ) -> JSONResponse:
+        if not isinstance(error, JSONRPCError) or error.code == _INTERNAL:
+            error = explained(error)
+        response: JSONResponse = super()._generate_error_response(request_id, error)
+        return with_status(response, error)
+
+
+class JsonRpcFrames03(JsonRpcFrames):
+    """How JSON-RPC frames what a stream brings, as 0.3 has it."""
+
+    def __init__(self, view: Any, request_id: str | int | None, *, ends_at_pause: bool) -> None:
+        super().__init__(view, request_id)
+        self._ends_at_pause = ends_at_pause
+
+    def of_item(self, item: Item) -> bytes:
+        said = translated_event(to_stream_response(item.event), ends_at_pause=self._ends_at_pause)
+        reply = types.SendStreamingMessageSuccessResponse(id=self._request_id, result=said)
+        text = reply.model_dump_json(by_alias=True, exclude_none=True)
+        return frame_of(one_line(text), event_id=event_id_of(item, self._view))
+
+
+def _told_of_errors(endpoint: Method) -> Method:
+    """The endpoint, with errors as clients of 0.3 read them: by the names of their types."""
+
+    @functools.wraps(endpoint)
+    async def answer(*args: Any) -> Response:
+        try:
+            return await endpoint(*args)
+        except A2AError as error:
+            payload = build_rest_error_payload(error)
+            named = {"type": type(error).__name__, "message": error.message}
+            return JSONResponse({**payload, **named}, status_code=payload["error"]["code"])
+
+    return answer
+
+
+class Rest03(REST03Adapter):
+    """HTTP+JSON as 0.3 has it, below /v1."""
+
+    def __init__(self, handler: OutlastRequestHandler) -> None:
+        super().__init__(handler, context_builder=contexts(handler))
+        self._handler = handler
+
+    def mounted(self) -> list[BaseRoute]:
+        """Its routes. They come before those of tenants, of whom none is called v1."""
+        table = self.routes() | {
+            ("/v1/message:stream", "POST"): self.on_message_send_stream,
+            ("/v1/tasks/{id}:subscribe", "GET"): self.on_subscribe_to_task,
+            ("/v1/tasks/{id}:subscribe", "POST"): self.on_subscribe_to_task,
+        }
+        return [Route(path, bounded(to), methods=[verb]) for (path, verb), to in table.items()]
+
+    @_told_of_errors
+    async def _handle_request(
+        self, method: Callable[[Request, ServerCallContext], Awaitable[Any]], request: Request
+    ) -> Response:
+        length = request.query_params.get("historyLength", "")
+        if length and not length.removeprefix("-").isdecimal():
+            raise InvalidParamsError("historyLength: must be a whole number")
+        with parsing(), refusing(request):
+            answer = await method(request, self._context_builder.build(request))
+        return JSONResponse(answer)
+
+    @_told_of_errors
+    async def on_message_send_stream(self, request: Request) -> Response:
+        with parsing():
+            context = self._context_builder.build(request)
+            body = Parse(
+                await request.body(), a2a_v0_3_pb2.SendMessageRequest(), ignore_unknown_fields=True
+            )
+            asked = types.SendMessageRequest(
+                id="", params=proto_utils.FromProto.message_send_params(body)
+            )
+            params = conversions.to_core_send_message_request(asked)
+        with refusing(request):
+            items = self._handler.stream_of_send(params, context)
+            return await self._begun(items, context, ends_at_pause=True)
+
+    @_told_of_errors
+    async def on_subscribe_to_task(self, request: Request) -> Response:
+        context = self._context_builder.build(request)
+        params = pb.SubscribeToTaskRequest(id=request.path_params["id"])
+        with refusing(request):
+            items = self._handler.stream_of_task(params, context)
+            return await self._begun(items, context, ends_at_pause=False)
+
+    async def _begun(
+        self, items: AsyncGenerator[Item, None], context: ServerCallContext, *, ends_at_pause: bool
+    ) -> EventStream:
+        frames = RestFrames03(self._handler.view_of(context), ends_at_pause=ends_at_pause)
+        return await begun(items, frames, self._handler.config)
+
+
+class RestFrames03(RestFrames):
+    """How HTTP+JSON does, as 0.3 has it."""
+
+    def __init__(self, view: Any, *, ends_at_pause: bool) -> None:
+        super().__init__(view)
+        self._ends_at_pause = ends_at_pause
+
+    def of_item(self, item: Item) -> bytes:
+        said = translated_event(to_stream_response(item.event), ends_at_pause=self._ends_at_pause)
+        body = MessageToDict(proto_utils.ToProto.stream_response(said))
+        return frame_of(one_line(json_utils.dumps(body)), event_id=event_id_of(item, self._view))
+
+
+def _told(error: ValidationError) -> str:
+    """What is wrong with a request, without what it holds."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    places = {f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults}
+    return f"the request is none of A2A 0.3: {'; '.join(sorted(places)[:5])}"
