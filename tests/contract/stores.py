@@ -66,6 +66,7 @@ from outlast.store.protocols import (
     NewWorker,
     Sent,
     Settings,
+    ToInbox,
     VersionOf,
 )
 from outlast.store.sqlite import SqliteDatabase
@@ -136,8 +137,21 @@ def intent(key: str = "effect:mail", kind: LedgerKind = LedgerKind.EFFECT) -> In
     return Intent(key=key, kind=kind, digest="d", request='{"to":"ann"}')
 
 
-def moved(checkpoint: str = '{"n":1}', step: str = "second", visit: int = 2) -> Move:
-    return Move(checkpoint=checkpoint, step=StepName(step), visit=Visit(visit))
+def moved(
+    checkpoint: str = '{"n":1}',
+    step: str = "second",
+    visit: int = 2,
+    *,
+    read: int = 0,
+    closes: bool = False,
+) -> Move:
+    return Move(
+        checkpoint=checkpoint,
+        step=StepName(step),
+        visit=Visit(visit),
+        read=Seq(read),
+        closes=closes,
+    )
 
 
 # --- a run --------------------------------------------------------------------------------------
@@ -422,6 +436,11 @@ class Store:
     async def answer(self, paused: Paused, text: str = "yes", **changes: Any) -> Sent:
         return await self.tasks.answer(answer_to(paused, text, **changes))
 
+    async def receive(self, task_id: TaskId, text: str = "and this", **changes: Any) -> Seq:
+        """A message for the task's inbox. Returns its place in the log."""
+        await self.tasks.receive(to_inbox(task_id, text, **changes))
+        return (await self.last_event(task_id)).seq
+
     async def commit(self, write: Write, *, patient: bool = False) -> Verdict:
         (verdict,) = await self.work.commit([write], patient=patient)
         return verdict
@@ -588,6 +607,18 @@ def new_webhook(config_id: str = "one", **changes: Any) -> Webhook:
         ),
         **changes,
     )
+
+
+def to_inbox(task_id: TaskId, text: str = "and this", **changes: Any) -> ToInbox:
+    values: dict[str, Any] = {
+        "task_id": task_id,
+        "scope": SCOPE,
+        "message": Message.user(text).to_json(),
+        "caller": {"subject": "ann"},
+        "send_key": f"inbox {text}",
+        "digest": f"digest of {text}",
+    }
+    return ToInbox(**(values | changes))
 
 
 def new_key(name: str = "ci", **changes: Any) -> NewKey:

@@ -24,6 +24,7 @@ from outlast.model.commit import (
     Pause,
     Refused,
     Release,
+    Unread,
     Verdict,
     Wait,
     Write,
@@ -559,6 +560,59 @@ class TestCommit:
         await store.tasks.cancel(SCOPE, run.task_id)
         assert await store.commit(run.write(ledger=[intent("effect:2")])) == Lost()
         assert await store.work.entry(run.ledger_id, "effect:2") is None
+
+    # --- unread -------------------------------------------------------------------------------
+
+    async def test_nothing_closes_the_inbox_over_an_unread_message(self, store: Store) -> None:
+        """Unread: the write closes the inbox, which holds a message that neither an earlier commit
+        has read nor this one; nothing changed."""
+        run = await begun(store)
+        first = await store.receive(run.task_id, "one")
+        last = await store.receive(run.task_id, "two")
+        failing = replace(moved(read=first, closes=True), ending_as={"state": "failed"})
+        async with store.unchanged():
+            for read in (0, first):
+                move = moved(read=read, closes=True)
+                end = run.write(ended(), move=move, ending=Finish(state=State.COMPLETED))
+                assert await store.commit(end) == Unread()
+                assert await store.commit(end, patient=True) == Unread()
+            assert await store.commit(run.write(move=failing)) == Unread()
+        end = run.write(
+            ended(), move=moved(read=last, closes=True), ending=Finish(state=State.COMPLETED)
+        )
+        assert isinstance(await store.commit(end), Committed)
+        assert isinstance(await store.commit(end), Committed)  # and its repeat
+
+    async def test_an_earlier_commit_may_have_read_it(self, store: Store) -> None:
+        """Unread: the write closes the inbox, which holds a message that neither an earlier commit
+        has read nor this one; nothing changed."""
+        run = await begun(store)
+        seq = await store.receive(run.task_id)
+        await run.commit(move=moved(read=seq))
+        await run.commit(move=moved())
+        await run.commit(ending=Release())
+        run = await store.claim_again(run.task_id)
+        assert run.lease.read_seq == seq
+        await run.commit(ended(), move=moved(closes=True), ending=Finish(state=State.COMPLETED))
+
+    async def test_whatever_does_not_close_the_inbox_is_committed(self, store: Store) -> None:
+        """Committed: its events are in the log with the next seqs, its ledger entries, checkpoint
+        and ending in their tables, and write_no is one higher; or an earlier call with the same
+        numbers did this."""
+        for state in (State.FAILED, State.CANCELED):
+            run = await begun(store)
+            await store.receive(run.task_id, f"to one that ends {state}")
+            await run.commit(said(), move=moved())
+            await run.finish(state)
+
+    async def test_a_closing_write_of_an_old_lease_is_lost(self, store: Store) -> None:
+        """Lost: the lease is over; nothing changed."""
+        run = await begun(store)
+        await store.receive(run.task_id)
+        await run.commit(ending=Release())
+        late = run.write(ended(), move=moved(closes=True), ending=Finish(state=State.COMPLETED))
+        async with store.unchanged():
+            assert await store.commit(late) == Lost()
 
     # --- busy ---------------------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ BREACHES: dict[str, list[str]] = {
     ],
     "laws_status_has_one_time": [
         "update tasks set status_at = status_at + 1",
-        "update task_events set created_at = 1 where seq = 4",
+        "update task_events set created_at = 1 where seq = 6",
     ],
     "laws_no_orphans": [
         "delete from tasks",
@@ -201,17 +201,27 @@ BREACHES: dict[str, list[str]] = {
         " where seq = 4",
         "update task_events set is_message = (1 = 0) where seq = 3",
     ],
+    "laws_no_message_is_left_unread": [
+        "update tasks set state = 'completed', lease_owner = null, read_seq = 0",
+    ],
+    "laws_the_inbox_is_in_the_log": [
+        "update tasks set inbox_seq = 3",
+        "update tasks set inbox_seq = 99",
+    ],
 }
 
 
 async def lawful(store: Store) -> None:
-    """A leased task with a log of: its message, a report, a question, its answer, a report."""
+    """A leased task with a log of: its message, a report, a question, its answer, a report, and a
+    message for its inbox, which is read."""
     paused_task = await store.claimed()
     await paused_task.commit(said(), move=moved())
     pause_id = await paused_task.pause()
     await store.answer(Paused(paused_task.task_id, paused_task.ledger_id, pause_id, "1:ask"))
     run = await store.claim_again(paused_task.task_id)
     await run.commit(chunk())
+    seq = await store.receive(run.task_id)
+    await run.commit(move=moved(read=seq))
 
 
 class TestBrokenLaws:

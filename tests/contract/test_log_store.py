@@ -132,6 +132,27 @@ class TestMessages:
         assert await seqs(1) == await seqs(0) == []
 
 
+class TestReceived:
+    async def test_are_what_callers_said_since(self, store: Store) -> None:
+        """The next messages of callers after `after`, in order, at most `limit`; answers are among
+        them, and the one that created the task is not."""
+        run = await store.claimed()
+        first = await store.receive(run.task_id, "one")
+        pause_id = await run.pause()
+        await store.answer(Paused(run.task_id, run.ledger_id, pause_id, "1:ask"))
+        answer = (await store.last_event(run.task_id)).seq
+        last = await store.receive(run.task_id, "two")
+
+        async def seqs(after: int, limit: int = 100) -> list[int]:
+            found = await store.log.received(run.task_id, after=Seq(after), limit=limit)
+            return [event.seq for event in found]
+
+        assert await seqs(0) == [first, answer, last]
+        assert await seqs(0, limit=2) == [first, answer]
+        assert await seqs(first) == [answer, last]
+        assert await seqs(last) == []
+
+
 class TestArtifactEvents:
     async def test_are_those_of_the_range(self, store: Store) -> None:
         """The artifact events with after < seq <= until, in order."""

@@ -42,6 +42,7 @@ from tests.contract.stores import (
     new_task,
     new_webhook,
     new_worker,
+    to_inbox,
 )
 
 IMPLEMENTATIONS: dict[type, type] = {
@@ -166,6 +167,7 @@ async def _call(store: Store, verb: str) -> object:
         "reply": lambda: store.tasks.reply(SCOPE, "key", "digest", {}),
         "recall": lambda: store.tasks.recall(SCOPE, "key", "digest"),
         "answer": lambda: store.tasks.answer(answer_to(paused)),
+        "receive": lambda: store.tasks.receive(to_inbox(task)),
         "authorize": lambda: store.tasks.authorize(SCOPE, task, Seq(1), "token"),
         "cancel": lambda: store.tasks.cancel(SCOPE, task),
         "get": lambda: store.tasks.get(SCOPE, task),
@@ -180,6 +182,7 @@ async def _call(store: Store, verb: str) -> object:
         "event": lambda: store.log.event(task, Seq(1)),
         "ends_of": lambda: store.log.ends_of([task]),
         "messages": lambda: store.log.messages(task),
+        "received": lambda: store.log.received(task, after=Seq(0)),
         "artifact_events": lambda: store.log.artifact_events(task, after=Seq(0), until=Seq(9)),
         "register": lambda: store.work.register(new_worker()),
         "claim": lambda: store.claim(),

@@ -41,6 +41,7 @@ from tests.contract.stores import (
     said,
     scope_with,
     statements,
+    to_inbox,
 )
 
 UNFINISHED = (
@@ -60,13 +61,15 @@ OTHER_SCOPES = (
     scope_with(owner="another"),
     scope_with(owner=""),
 )
-NEEDS_THE_TASK = ("get", "snapshot", "status_of", "cancel", "answer", "authorize")
+NEEDS_THE_TASK = ("get", "snapshot", "status_of", "cancel", "answer", "receive", "authorize")
 
 
 async def call(store: Store, verb: str, scope: Scope, task_id: TaskId) -> Any:
     if verb == "answer":
         paused = Paused(task_id, LedgerId(task_id), Seq(2), "1:ask")
         return await store.answer(paused, scope=scope)
+    if verb == "receive":
+        return await store.tasks.receive(to_inbox(task_id, scope=scope))
     if verb == "authorize":
         return await store.tasks.authorize(scope, task_id, Seq(2), "s3cret")
     call: Awaitable[Any] = getattr(store.tasks, verb)(scope, task_id)
@@ -559,6 +562,102 @@ class TestAnswer:
             for scope in OTHER_SCOPES:
                 with pytest.raises(TaskNotFound):
                     await store.answer(paused, scope=scope)
+
+
+class TestReceive:
+    async def test_puts_an_event_into_the_log_and_leaves_the_status(self, store: Store) -> None:
+        """Put the message into the task's inbox: an event (kind MESSAGE) that answers nothing and
+        leaves the status as it is, whoever runs the task."""
+        run = await store.claimed()
+        await run.commit(said("fetched three"))
+        before = await store.task(run.task_id)
+        with statements() as sent:
+            got = await store.tasks.receive(to_inbox(run.task_id))
+        assert got == Sent(task_id=run.task_id, reply=None, is_repeat=False)
+        assert sent.count("commit") == 1
+        event = await store.last_event(run.task_id)
+        assert (event.kind, event.is_message, event.write_no) == (EventKind.MESSAGE, True, None)
+        assert event.body["answers"] is None
+        assert event.body["message"]["parts"] == [{"text": "and this"}]
+        assert event.body["caller"] == {"subject": "ann"}
+        after = await store.task(run.task_id)
+        assert (after.status, event.body["said"]) == (before.status, before.status["message"])
+        assert after.generation == before.generation + 1
+        assert (after.lease_owner, after.fence) == (before.lease_owner, event.fence)
+        await run.commit(move=moved())  # the lease goes on
+
+    @pytest.mark.parametrize(
+        "condition", ["submitted", "leased", "waiting", "backing off", "held", "released"]
+    )
+    async def test_works_whoever_runs_the_task(self, store: Store, condition: str) -> None:
+        """Put the message into the task's inbox: an event (kind MESSAGE) that answers nothing and
+        leaves the status as it is, whoever runs the task."""
+        task_id = await store.task_that_is(condition)
+        before = await store.task(task_id)
+        await store.tasks.receive(to_inbox(task_id))
+        after = await store.task(task_id)
+        changed = {"generation", "status_at", "updated_at"}
+        assert {name for name in vars(after) if getattr(after, name) != getattr(before, name)} <= (
+            changed
+        )
+        event = await store.last_event(task_id)
+        assert event.body["state"] == before.state.value
+
+    async def test_under_a_known_key_returns_the_first(self, store: Store) -> None:
+        """A send under a known key writes nothing and returns what the first one got."""
+        run = await store.claimed()
+        await store.tasks.receive(to_inbox(run.task_id))
+        async with store.unchanged():
+            repeat = await store.tasks.receive(to_inbox(run.task_id))
+            assert repeat == Sent(task_id=run.task_id, reply=None, is_repeat=True)
+            with pytest.raises(KeyReused):
+                await store.tasks.receive(to_inbox(run.task_id, digest="another"))
+
+    async def test_interleaving_20_repeated_after_the_end_returns_the_first(
+        self, store: Store
+    ) -> None:
+        """A send under a known key writes nothing and returns what the first one got."""
+        run = await store.claimed()
+        seq = await store.receive(run.task_id)
+        move = moved(read=seq, closes=True)
+        await run.commit(ended(), move=move, ending=Finish(state=State.COMPLETED))
+        async with store.unchanged():
+            assert (await store.tasks.receive(to_inbox(run.task_id))).is_repeat
+
+    @pytest.mark.parametrize(
+        "condition", ["paused", "waiting for authorisation", *ENDED_OTHERWISE, "canceled"]
+    )
+    async def test_of_a_task_that_does_not_work_is_refused(
+        self, store: Store, condition: str
+    ) -> None:
+        """When the task is paused or has ended, or its cancel or failure step is all that will
+        still run, nothing is written: UnsupportedOperation."""
+        task_id = await store.task_that_is(condition)
+        async with store.unchanged():
+            with pytest.raises(UnsupportedOperation):
+                await store.tasks.receive(to_inbox(task_id))
+
+    async def test_of_a_task_that_is_about_to_end_is_refused(self, store: Store) -> None:
+        """When the task is paused or has ended, or its cancel or failure step is all that will
+        still run, nothing is written: UnsupportedOperation."""
+        marked = await store.claimed(on_cancel=True)
+        await marked.commit(move=moved())
+        await store.tasks.cancel(SCOPE, marked.task_id)
+        failing = await store.claimed("w2", workflow="failing", on_failure=True)
+        ending_as = {"state": "failed", "text": "no", "hook": "on_failure"}
+        await failing.commit(move=replace(moved(step="on_failure"), ending_as=ending_as))
+        async with store.unchanged():
+            for run in (marked, failing):
+                with pytest.raises(UnsupportedOperation, match="about to end"):
+                    await store.tasks.receive(to_inbox(run.task_id))
+
+    async def test_in_another_scope_finds_no_task(self, store: Store) -> None:
+        """A task that does not exist in the scope raises TaskNotFound."""
+        run = await store.claimed()
+        async with store.unchanged():
+            for scope in OTHER_SCOPES:
+                with pytest.raises(TaskNotFound):
+                    await store.tasks.receive(to_inbox(run.task_id, scope=scope))
 
 
 class TestAuthorize:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -19,12 +19,14 @@ from outlast.model.commit import (
     Hold,
     Lost,
     Marked,
+    Move,
     Pause,
     Release,
+    Unread,
     Wait,
     Write,
 )
-from outlast.model.ids import Fence, LedgerId, Millis, TaskId, WorkerId, WriteNo
+from outlast.model.ids import Fence, LedgerId, Millis, Seq, TaskId, WorkerId, WriteNo
 from outlast.model.lease import Death, Lease
 from outlast.model.ledger import Clear, Intent, Kept, LedgerKind, LedgerWrite, Result
 from outlast.model.pause import Ask, DueBy, OnDeadline
@@ -43,6 +45,7 @@ from tests.statemachine.stage import (
     move,
     new_task,
     said,
+    to_inbox,
     write,
 )
 from tests.statemachine.world import Crew, Job
@@ -57,6 +60,7 @@ COMMON = {
     "create_under_a_used_key": 1,
     "answer": 3,
     "answer_once_more": 1,
+    "receive": 1,
     "cancel": 1,
     "hire": 1,
     "claim": 4,
@@ -68,6 +72,7 @@ COMMON = {
     "hold": 1,
     "give_back": 1,
     "finish": 1,
+    "finish_past_a_message": 1,
     "settle": 1,
     "resolve": 1,
     "unhold": 1,
@@ -160,6 +165,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.runs: list[Run] = []
         self.sends: list[str] = []
         self.answers: list[verbs.Answer] = []
+        self.received: list[verbs.Receive] = []
         self.calls: list[tuple[str, str, Fence, WriteNo]] = []
         self.serial = 0
 
@@ -231,6 +237,18 @@ class StoreMachine(RuleBasedStateMachine):
     def act_answer_once_more(self, lot: Lot) -> bool:
         return bool(self.answers) and self._send(_at(self.answers, lot.which), lot)
 
+    def act_receive(self, lot: Lot) -> bool:
+        """A message for the inbox, mostly of a task that somebody runs; now and then one that was
+        sent before."""
+        if self.received and lot.other > 8:
+            return self._send(_at(self.received, lot.which), lot)
+        leased = [TaskId(task_id) for task_id, _ in self.world.leased()]
+        word = self._word("message")
+        sent = to_inbox(_at(leased, lot.which) if leased and lot.is_even else self._task(lot), word)
+        verb = verbs.Receive(sent, lambda result: self._hear_sent(result, word))
+        self.received.append(verb)
+        return self._send(verb, lot)
+
     def act_cancel(self, lot: Lot) -> bool:
         """Now and then by somebody whose task it is not."""
         stranger = Scope(agent=SCOPE.agent, tenant=SCOPE.tenant, owner="eve")
@@ -298,6 +316,18 @@ class StoreMachine(RuleBasedStateMachine):
 
     def act_finish(self, lot: Lot) -> bool:
         return self._commit("finish", lot)
+
+    def act_finish_past_a_message(self, lot: Lot) -> bool:
+        """A message comes just before the end. The run has looked into its inbox, or has not."""
+        runs = [run for run in self.runs if run.pending is None and not run.is_over]
+        if not runs:
+            return False
+        run = _at(runs, lot.which)
+        word = self._word("message")
+        message = to_inbox(run.lease.task_id, word)
+        self.play.send(verbs.Receive(message, lambda result: self._hear_sent(result, word)))
+        end = self._draft(run, "finish", replace(lot, other=0))
+        return self._send(self._commit_of([run], [end]), lot)
 
     def act_settle(self, lot: Lot) -> bool:
         """A call of whatever run has been answered by the outside."""
@@ -418,6 +448,8 @@ class StoreMachine(RuleBasedStateMachine):
                 run.write_no += 1  # it may have been written, so other content has other numbers
             elif isinstance(verdict, Marked):
                 run.is_marked = True
+            elif isinstance(verdict, Unread):
+                pass  # nothing was changed: it may write what it likes
             else:  # busy: the same again, alone, and it waits for the lock
                 self.play.uncertain.append(self._commit_of([run], [sent], patient=True))
 
@@ -451,6 +483,7 @@ class StoreMachine(RuleBasedStateMachine):
                 case _:
                     ledger += self._entry(run, kind, lot, {entry.key for entry in ledger})
         end = None if ending is None else self._ending(ending, lot, events, ledger)
+        moved = self._reading(run, moved, end, lot)
         if not (events or ledger or moved or end):
             events.append(said(self._word("event")))
         return write(
@@ -462,6 +495,18 @@ class StoreMachine(RuleBasedStateMachine):
             ending=end,
             in_hook=run.in_hook,
         )
+
+    def _reading(self, run: Run, moved: Move | None, end: Ending | None, lot: Lot) -> Move | None:
+        """The commit, when the run has looked into the inbox just now, or has not. What ends the
+        task by the step's own word closes the inbox."""
+        closes = isinstance(end, Finish) and end.state in (State.COMPLETED, State.REJECTED)
+        if closes and moved is None:
+            moved = move(self._word("checkpoint"), visit=run.visit)
+        if moved is None:
+            return None
+        looked = lot.which % 3 > 0
+        inbox = self.world.jobs[run.lease.task_id].inbox
+        return replace(moved, read=Seq(inbox if looked else 0), closes=closes)
 
     def _entry(self, run: Run, kind: str, lot: Lot, used: set[str]) -> list[LedgerWrite]:
         effect, memo = self._effect(run, kind, lot), "1:memo"

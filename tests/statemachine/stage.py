@@ -39,7 +39,14 @@ from outlast.store.admin import Admin
 from outlast.store.beats import Beats
 from outlast.store.inspect import Inspect
 from outlast.store.log import Log
-from outlast.store.protocols import AnswerTo, NewTask, NewWorker, Settings, VersionOf
+from outlast.store.protocols import (
+    AnswerTo,
+    NewTask,
+    NewWorker,
+    Settings,
+    ToInbox,
+    VersionOf,
+)
 from outlast.store.sweeping import Sweeping
 from outlast.store.tasks import Tasks
 from outlast.store.work import Work
@@ -247,8 +254,16 @@ def write(
     )
 
 
-def move(checkpoint: str, *, step: str = "plan", visit: int = 1) -> Move:
-    return Move(checkpoint=checkpoint, step=StepName(step), visit=Visit(visit))
+def move(
+    checkpoint: str, *, step: str = "plan", visit: int = 1, read: int = 0, closes: bool = False
+) -> Move:
+    return Move(
+        checkpoint=checkpoint,
+        step=StepName(step),
+        visit=Visit(visit),
+        read=Seq(read),
+        closes=closes,
+    )
 
 
 def said(word: str, state: State = State.WORKING, **more: Any) -> Event:
@@ -282,8 +297,12 @@ def question(
     )
 
 
-def finish(lease: Lease, write_no: int, state: State = State.COMPLETED) -> Write:
-    return write(lease, write_no, events=[said("done", state)], ending=Finish(state=state))
+def finish(
+    lease: Lease, write_no: int, state: State = State.COMPLETED, *, move: Move | None = None
+) -> Write:
+    return write(
+        lease, write_no, events=[said("done", state)], ending=Finish(state=state), move=move
+    )
 
 
 def answer_to(
@@ -306,6 +325,17 @@ def answer_to(
         caller=CALLER,
         send_key=send_key or f"answer {word}",
         digest=digest,
+    )
+
+
+def to_inbox(task_id: TaskId, word: str = "and this") -> ToInbox:
+    return ToInbox(
+        task_id=task_id,
+        scope=SCOPE,
+        message=Message.user(word).to_json(),
+        caller=CALLER,
+        send_key=f"inbox {word}",
+        digest="d",
     )
 
 

@@ -42,6 +42,7 @@ from tests.statemachine.stage import (
     opened,
     question,
     said,
+    to_inbox,
     write,
 )
 from tests.statemachine.test_store_machine import FEW, machine_on
@@ -172,6 +173,26 @@ def an_answer_is_repeated(scene: Scene) -> None:
     yes = verbs.Answer(answer_to(lease.task_id, 2))
     scene.do(yes)
     scene.do(yes)
+
+
+def a_message_comes_before_the_end(scene: Scene) -> None:
+    lease = scene.begin()
+    scene.do(verbs.Receive(to_inbox(lease.task_id)))
+    scene.commit(finish(lease, 0, move=move("{}", closes=True)))
+    scene.commit(finish(lease, 0, move=move("{}", read=2, closes=True)))
+
+
+def a_message_for_the_inbox_is_repeated(scene: Scene) -> None:
+    lease = scene.begin()
+    message = verbs.Receive(to_inbox(lease.task_id))
+    scene.do(message)
+    scene.do(message)
+
+
+def a_message_comes_after_a_cancel(scene: Scene) -> None:
+    lease = scene.begin(HOOKED)
+    scene.do(verbs.Cancel(SCOPE, lease.task_id))
+    scene.do(verbs.Receive(to_inbox(lease.task_id)))
 
 
 def a_result_comes_twice(scene: Scene) -> None:
@@ -339,6 +360,26 @@ GUARDS = [
         "send_keys_claim",
         "do nothing",
         "do update set created_at = excluded.created_at",
+    ),
+    Guard(
+        "send key for the inbox",
+        a_message_for_the_inbox_is_repeated,
+        "send_keys_claim",
+        "do nothing",
+        "do update set created_at = excluded.created_at",
+    ),
+    Guard(
+        "unread check at the terminal commit",
+        a_message_comes_before_the_end,
+        "tasks_commit",
+        "and (not :closes or inbox_seq <= read_seq or inbox_seq <= :read)",
+        "and (:closes or not :closes)",
+    ),
+    Guard(
+        "nothing comes to a marked task",
+        a_message_comes_after_a_cancel,
+        "tasks_receive",
+        " and cancel_requested_at is null and ending_as is null",
     ),
     Guard(
         "done_at is null for a result",

@@ -13,7 +13,7 @@ from outlast.model.lease import Death, Lease
 from outlast.model.ledger import Intent, Result
 from outlast.model.task import Scope
 from outlast.store.database import Rows, Statement
-from outlast.store.protocols import AnswerTo, NewTask, Sent, TakenOver
+from outlast.store.protocols import AnswerTo, NewTask, Sent, TakenOver, ToInbox
 from tests.statemachine.play import Attempt, Verb, require
 from tests.statemachine.stage import AGENT, FLOW, HOUR, Stage
 from tests.statemachine.world import World
@@ -68,6 +68,21 @@ class Answer(Locked):
 
     def model(self, world: World) -> Sent:
         return world.answer(self.answer)
+
+    def hear(self, result: Any) -> None:
+        self.heard(result)
+
+
+@dataclass(eq=False)
+class Receive(Locked):
+    sent: ToInbox
+    heard: Heard = _ignore
+
+    def call(self, stage: Stage) -> Coroutine[Any, Any, Sent]:
+        return stage.tasks.receive(self.sent)
+
+    def model(self, world: World) -> Sent:
+        return world.receive(self.sent)
 
     def hear(self, result: Any) -> None:
         self.heard(result)
@@ -263,6 +278,7 @@ class Claim(Verb):
                 lease.crashes,
                 lease.last_seq,
                 lease.commit_seq,
+                lease.read_seq,
                 lease.cancel_requested,
             )
             for lease in result
@@ -285,6 +301,7 @@ def _lease(world: World, task_id: str) -> Any:
         job.crashes,
         job.seq,
         job.commit_seq,
+        job.read,
         job.marked,
     )
 

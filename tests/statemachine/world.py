@@ -23,6 +23,7 @@ from outlast.model.commit import (
     Marked,
     Pause,
     Release,
+    Unread,
     Verdict,
     Wait,
     Write,
@@ -40,7 +41,7 @@ from outlast.model.ledger import Clear, Intent, Kept, Result
 from outlast.model.pause import DEADLINE_PASSED, Ask, DueBy, OnDeadline
 from outlast.model.task import Scope, State
 from outlast.store.codec import from_text, to_text
-from outlast.store.protocols import AnswerTo, NewTask, Sent
+from outlast.store.protocols import AnswerTo, NewTask, Sent, ToInbox
 from tests.statemachine.laws import Sight, Violation
 from tests.statemachine.stage import HOOKED, HOUR, SETTINGS, word_of
 
@@ -106,6 +107,8 @@ class Job:
     attempt: int = 1
     crashes: int = 0
     commit_seq: int = 0
+    inbox: int = 0
+    read: int = 0
     pause: int | None = None
     deadline: int | None = None
     marked_at: int | None = None
@@ -169,6 +172,18 @@ class World:
         self._keep(job, answer.task_id, answer.ledger_key, to_text(answer.result))
         return Sent(task_id=answer.task_id, reply=None, is_repeat=False)
 
+    def receive(self, sent: ToInbox) -> Sent:
+        job = self._within(sent.scope, sent.task_id)
+        if (first := self._first(sent.send_key, sent.digest)) is not None:
+            return first
+        works = job.state in (State.SUBMITTED, State.WORKING)
+        if not works or job.marked or job.ends_as is not None:
+            raise UnsupportedOperation
+        self.keys[sent.send_key] = (sent.task_id, sent.digest)
+        self._say(job, "message", word_of({"message": sent.message}), is_message=True)
+        job.inbox = job.seq
+        return Sent(task_id=sent.task_id, reply=None, is_repeat=False)
+
     def cancel(self, scope: Scope, task_id: str) -> State:
         job = self._within(scope, task_id)
         if job.is_over and job.state is not State.CANCELED:
@@ -216,9 +231,11 @@ class World:
         """What the write is told now, or None when it is applied."""
         job = self.jobs[write.task_id]
         if (job.fence, job.write_no) == (write.fence, write.write_no):
-            return Marked() if job.marked and is_stopped_by_mark(write) else None
+            if job.marked and is_stopped_by_mark(write):
+                return Marked()
+            return Unread() if leaves_unread(write, job) else None
         if (applied := job.applied.get((write.fence, write.write_no))) is not None:
-            # By its numbers: a write that a mark stopped may have given way to another.
+            # By its numbers: a write that was stopped may have given way to another.
             left_trace = bool(applied.events) or applied.ending is not None
             if job.fence == write.fence or left_trace:
                 return Committed(last_seq=Seq(job.seq), marked=job.marked)
@@ -239,6 +256,7 @@ class World:
             if write.move.ending_as is not None:
                 job.ends_as = str(write.move.ending_as["state"])
             job.attempt, job.crashes, job.commit_seq = 1, 0, job.seq
+            job.read = max(job.read, write.move.read)
         job.write_no = number
         if write.ending is not None:
             self._end_lease(job, write, number)
@@ -554,6 +572,12 @@ def is_stopped_by_mark(write: Write) -> bool:
     return not write.in_hook and (waits or any(isinstance(e, Intent) for e in write.ledger))
 
 
+def leaves_unread(write: Write, job: Job) -> bool:
+    """A write that closes an inbox with a message that nobody has read."""
+    move = write.move
+    return move is not None and move.closes and job.inbox > max(job.read, move.read)
+
+
 _TIMES = {"ready_at": "ready", "pause_deadline_at": "deadline", "give_up_at": "give_up"}
 
 
@@ -570,6 +594,8 @@ def _columns(job: Job) -> dict[str, Any]:
         "attempt": job.attempt,
         "crashes": job.crashes,
         "commit_seq": job.commit_seq,
+        "inbox_seq": job.inbox,
+        "read_seq": job.read,
         "pause_id": job.pause,
         "held_reason": job.held,
         **{column: getattr(job, name) for column, name in _TIMES.items()},

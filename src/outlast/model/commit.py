@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from outlast.model.ids import Fence, LedgerId, Millis, Seq, StepName, TaskId, Visit, WriteNo
+from outlast.model.ids import (
+    BEFORE_ALL,
+    Fence,
+    LedgerId,
+    Millis,
+    Seq,
+    StepName,
+    TaskId,
+    Visit,
+    WriteNo,
+)
 from outlast.model.ledger import Intent, LedgerWrite
 from outlast.model.pause import DueBy
 from outlast.model.task import State
@@ -24,7 +34,8 @@ class EventKind(StrEnum):
     TASK      {"message", "caller"}: event 1, the message that created the task
     STATUS    {"state", "message"?, "ask"?, "again"?, "progress"?, "authorized"?}: a new status;
               "again" is the "ask" of a question that is said again, with its pause and time
-    MESSAGE   {"state", "message", "answers", "caller"}: a caller's message to a running task
+    MESSAGE   {"state", "message", "answers", "caller", "said"?}: a caller's message to a task;
+              "said" is the agent's, which the status still holds when the message answers nothing
     ARTIFACT  {"artifact", "append", "lastChunk"}: an artifact, or a chunk of one
     """
 
@@ -69,11 +80,20 @@ def status_event(state: State, message: Mapping[str, Any] | None = None, **more:
 
 def status_of(event: Event) -> Mapping[str, Any] | None:
     """The status that clients see after this event, or None when it leaves the status alone."""
-    if event.kind is EventKind.STATUS and "message" in event.body:
-        return {"state": event.body["state"], "message": event.body["message"]}
-    if event.kind in (EventKind.STATUS, EventKind.MESSAGE):
-        return {"state": event.body["state"]}
-    return None
+    if event.kind not in (EventKind.STATUS, EventKind.MESSAGE):
+        return None
+    state, said = event.body["state"], said_in(event.kind, event.body)
+    return {"state": state} if said is None else {"state": state, "message": said}
+
+
+def said_in(kind: EventKind, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The agent's message in the status that this event brings, if there is one."""
+    said: Mapping[str, Any] | None = None
+    if kind is EventKind.STATUS:
+        said = body.get("message")
+    elif kind is EventKind.MESSAGE:
+        said = body.get("said")
+    return said
 
 
 # --- what a write does to the lease that it is made under -----------------------------------
@@ -135,12 +155,17 @@ class Move:
 
     A change of step comes with a higher visit; `ending_as` is set by the commit that starts a
     hook (the cancel or failure step) and says how the task will end once it has run.
+
+    read: up to where the run has read the inbox. closes: the step has said how the task ends;
+    refused while the inbox holds a message after `read`.
     """
 
     checkpoint: str | None
     step: StepName
     visit: Visit
     ending_as: Mapping[str, Any] | None = None
+    read: Seq = BEFORE_ALL
+    closes: bool = False
 
 
 def is_forbidden_by_mark(ending: Ending | None, ledger: Iterable[LedgerWrite]) -> bool:
@@ -199,6 +224,11 @@ class Marked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unread:
+    """The write closes the inbox, and a message in it is unread; nothing was changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Busy:
     """The row is locked by somebody else; try again."""
 
@@ -210,4 +240,4 @@ class Refused:
     reason: str
 
 
-Verdict = Committed | Lost | Marked | Busy | Refused
+Verdict = Committed | Lost | Marked | Unread | Busy | Refused

@@ -16,6 +16,9 @@ StepName = NewType("StepName", str)
 Seq = NewType("Seq", int)
 """The place of an event in its task's log: 1, 2, 3 … without a gap."""
 
+BEFORE_ALL = Seq(0)
+"""Before the first event of any log."""
+
 Fence = NewType("Fence", int)
 """Raised by every grant of a lease and by every write that ends one."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlast.model.ids import (
+    BEFORE_ALL,
     ContextId,
     Fence,
     LedgerId,
@@ -37,7 +38,8 @@ class Lease:
     """The right to run one task, with all that a run starts from.
 
     claimed_at is the store's time of the grant: a timer that was due then has passed.
-    ending_as is set while a hook runs: how the task ends afterwards.
+    ending_as is set while a hook runs: how the task ends afterwards. read_seq is up to where
+    commits have read the inbox.
     """
 
     task_id: TaskId
@@ -60,6 +62,7 @@ class Lease:
     metadata: Mapping[str, Any]
     claimed_at: Millis
     give_up_at: Millis
+    read_seq: Seq = BEFORE_ALL
 
 
 @dataclass(frozen=True, kw_only=True)

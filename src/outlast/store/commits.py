@@ -22,6 +22,7 @@ from outlast.model.commit import (
     Pause,
     Refused,
     Release,
+    Unread,
     Verdict,
     Wait,
     Write,
@@ -88,7 +89,8 @@ def _outcome(queries: Catalog, write: Write) -> Script[Verdict]:
     """What became of a write that the predicate did not let through.
 
     write_no has moved under the same fence, or the log or the runs hold the write's own numbers:
-    an earlier call did it. The same numbers still: a mark or a lock was in the way. Otherwise
+    an earlier call did it. The same numbers still: a mark, an unread message or a lock was in the
+    way. Otherwise
     somebody else has ended the lease, or the store was set back to before this write.
     """
     rows = yield queries(
@@ -99,8 +101,9 @@ def _outcome(queries: Catalog, write: Write) -> Script[Verdict]:
     row = rows[0]
     is_this_lease = row["fence"] == write.fence
     if is_this_lease and row["write_no"] == write.write_no:
-        is_marked = row["cancel_requested_at"] is not None and _is_stopped_by_mark(write)
-        return Marked() if is_marked else Busy()
+        if row["cancel_requested_at"] is not None and _is_stopped_by_mark(write):
+            return Marked()
+        return Unread() if _leaves_unread(write, row) else Busy()
     has_moved = is_this_lease and row["write_no"] > write.write_no
     if has_moved or row["logged"] or row["ended"]:
         settled = yield from _settled(queries, write, write.ledger)
@@ -114,6 +117,13 @@ def _outcome(queries: Catalog, write: Write) -> Script[Verdict]:
 
 def _is_stopped_by_mark(write: Write) -> bool:
     return not write.in_hook and is_forbidden_by_mark(write.ending, write.ledger)
+
+
+def _leaves_unread(write: Write, row: Row) -> bool:
+    move = write.move
+    if move is None or not move.closes:
+        return False
+    return bool(row["inbox_seq"] > max(row["read_seq"], move.read))
 
 
 def _columns(write: Write, settings: Settings) -> dict[str, Any]:
@@ -134,6 +144,8 @@ def _columns(write: Write, settings: Settings) -> dict[str, Any]:
         "step": None if move is None else move.step,
         "visit": None if move is None else move.visit,
         "ending_as": None if move is None else to_text_or_none(move.ending_as),
+        "read": 0 if move is None else move.read,
+        "closes": move is not None and move.closes,
         "ends": write.ending is not None,
         "stopped_by_mark": _is_stopped_by_mark(write),
         "failures": 0,

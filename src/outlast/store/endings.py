@@ -126,3 +126,12 @@ def message_event(
     if kind is EventKind.MESSAGE:
         body = {"state": State.WORKING.value, "answers": answers, **body}
     return Event(kind=kind, body=body, is_message=True)
+
+
+def inbox_event(status: Mapping[str, Any], message: Any, caller: Any) -> Event:
+    """A caller's message for the inbox: it leaves the status as it is, so it says it again."""
+    body: dict[str, Any] = {"state": status["state"], "answers": None}
+    body |= {"message": message, "caller": caller}
+    if "message" in status:
+        body["said"] = status["message"]
+    return Event(kind=EventKind.MESSAGE, body=body, is_message=True)

@@ -22,6 +22,8 @@ LAWS = (
     "laws_leases_have_runs",
     "laws_nothing_leased_to_the_dead",
     "laws_answers_are_kept_once",
+    "laws_no_message_is_left_unread",
+    "laws_the_inbox_is_in_the_log",
 )
 
 

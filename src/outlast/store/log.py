@@ -52,6 +52,11 @@ class Log:
         )
         return newest_first[::-1]
 
+    async def received(
+        self, task_id: TaskId, *, after: Seq, limit: int = 100
+    ) -> Sequence[LoggedEvent]:
+        return await self._events("task_events_received", task_id=task_id, seq=after, n=limit)
+
     async def artifact_events(
         self, task_id: TaskId, *, after: Seq, until: Seq
     ) -> Sequence[LoggedEvent]:

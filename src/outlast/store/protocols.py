@@ -88,6 +88,18 @@ class AnswerTo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToInbox:
+    """A message to a task that works: it answers nothing, and its steps read it."""
+
+    task_id: TaskId
+    scope: Scope
+    message: Mapping[str, Any]
+    caller: Mapping[str, Any]
+    send_key: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """A task, and its log up to `seq` from the same read: a fold, and the events after it.
 
@@ -175,6 +187,17 @@ class TaskStore(Protocol):
         is at another generation than `if_generation`, nothing is written: GenerationMismatch, with
         both. When the task is not paused at `pause_id` any more, nothing is written:
         UnsupportedOperation. A task that does not exist in the scope raises TaskNotFound.
+        """
+        ...
+
+    async def receive(self, sent: ToInbox) -> Sent:
+        """Put the message into the task's inbox: an event (kind MESSAGE) that answers nothing and
+        leaves the status as it is, whoever runs the task.
+
+        A send under a known key writes nothing and returns what the first one got. When the task
+        is paused or has ended, or its cancel or failure step is all that will still run, nothing
+        is written: UnsupportedOperation. A task that does not exist in the scope raises
+        TaskNotFound.
         """
         ...
 
@@ -306,6 +329,13 @@ class LogStore(Protocol):
         `before`, in order, at most `limit`."""
         ...
 
+    async def received(
+        self, task_id: TaskId, *, after: Seq, limit: int = 100
+    ) -> Sequence[LoggedEvent]:
+        """The next messages of callers after `after`, in order, at most `limit`; answers are among
+        them, and the one that created the task is not."""
+        ...
+
     async def artifact_events(
         self, task_id: TaskId, *, after: Seq, until: Seq
     ) -> Sequence[LoggedEvent]:
@@ -398,9 +428,11 @@ class WorkStore(Protocol):
         numbers did this. An ending raises the fence, clears the lease and closes the run.
         Lost: the lease is over; nothing changed. Marked: the task is marked for cancel and the
         write pauses, waits, backs off, holds or records an intent, and is not the hook's own;
-        nothing changed. Busy: somebody else has the row locked; nothing changed (never when
-        `patient`, which waits for the lock). Refused: the database refuses this write for its
-        content; the others of the batch are committed without it.
+        nothing changed. Unread: the write closes the inbox, which holds a message that neither an
+        earlier commit has read nor this one; nothing changed. Busy: somebody else has the row
+        locked; nothing changed (never when `patient`, which waits for the lock). Refused: the
+        database refuses this write for its content; the others of the batch are committed without
+        it.
 
         `Committed.settled` holds what the ledger already had for keys whose intents or results
         the write carried: those calls must not be made, and those results stand.

@@ -79,6 +79,7 @@ def lease_of(row: Row) -> Lease:
         metadata=from_text(row["metadata"]),
         claimed_at=Millis(row["claimed_at"]),
         give_up_at=Millis(row["give_up_at"]),
+        read_seq=Seq(row["read_seq"]),
     )
 
 

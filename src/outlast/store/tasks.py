@@ -30,6 +30,7 @@ from outlast.store.protocols import (
     Sent,
     Settings,
     Snapshot,
+    ToInbox,
     Wanted,
 )
 from outlast.store.rows import event_of, fold_of, task_of
@@ -153,6 +154,22 @@ class Tasks:
         if answer.webhook is not None:
             pinned = Seq(rows[0]["next_seq"] - 1)
             yield from put(self._queries, answer.task_id, answer.webhook, pinned=pinned)
+
+    async def receive(self, sent: ToInbox) -> Sent:
+        def script() -> Script[Sent]:
+            row = yield from self._taken(sent.scope, sent.task_id)
+            first = yield from self._claim_key(sent.scope, sent.send_key, sent.digest, sent.task_id)
+            if first is not None:
+                return first
+            rows = yield self._queries("tasks_receive", task_id=sent.task_id)
+            if not rows:
+                raise UnsupportedOperation(_why_not_received(row))
+            event = endings.inbox_event(from_text(row["status"]), sent.message, sent.caller)
+            numbers = {"next_seq": rows[0]["next_seq"], "fence": row["fence"]}
+            yield endings.append(self._queries, numbers, sent.task_id, event)
+            return Sent(task_id=sent.task_id, reply=None, is_repeat=False)
+
+        return await self._write(script)
 
     def _claim_key(
         self,
@@ -373,9 +390,20 @@ def _after(fold: Fold | None, events: Sequence[LoggedEvent]) -> Sequence[LoggedE
 def _why_not(row: Row, pause_id: Seq) -> str:
     state = State(row["state"])
     if state.is_terminal:
-        return (
-            f"the task has ended: it is {state.value}; send a message without taskId to start anew"
-        )
+        return _has_ended(state)
     if state.is_paused and row["pause_id"] != pause_id:
         return "the question that this answers is over; the task asks another one now"
     return f"the task does not wait for an answer: it is {state.value}"
+
+
+def _why_not_received(row: Row) -> str:
+    state = State(row["state"])
+    if state.is_terminal:
+        return _has_ended(state)
+    if state.is_paused:
+        return "the task has just stopped to ask something: look at its question, and answer that"
+    return "the task is about to end: it reads no message any more"
+
+
+def _has_ended(state: State) -> str:
+    return f"the task has ended: it is {state.value}; send a message without taskId to start anew"

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
 
-from outlast.model.commit import EventKind, LoggedEvent
+from outlast.model.commit import EventKind, LoggedEvent, said_in
 from outlast.model.ids import ContextId, Millis, TaskId
 from outlast.model.pause import Ask, DueBy
 from outlast.model.task import State
@@ -87,7 +87,7 @@ def status_after(
         return None
     status = pb.TaskStatus(state=_STATES[state])
     status.timestamp.FromMilliseconds(event.created_at)
-    if event.kind is EventKind.STATUS and "message" in event.body:
+    if said_in(event.kind, event.body) is not None:
         status.message.CopyFrom(said_by_agent(event, task_id, context_id, view))
     return status
 
@@ -110,7 +110,9 @@ def said_by_agent(
     """The agent's message in a status. A question carries the schema of its answers, its deadline,
     and the name of the pause, for a client that wants to answer this question and no later one; so
     does what reminds of it."""
-    message = message_to_proto(event.body["message"], task_id=task_id, context_id=context_id)
+    said = said_in(event.kind, event.body)
+    assert said is not None, "the event brings a status with a message"
+    message = message_to_proto(said, task_id=task_id, context_id=context_id)
     ask = asked_by(event)
     if ask is not None:
         question: dict[str, Any] = {"pause": view.pause_name(ask.get("pause", event.seq))}

@@ -98,6 +98,17 @@ select answer.task_id, answer.seq, 0 from task_events as answer
                       and answer.body like
                           '{"state":"working","answers":' || question.seq || ',%');
 
+-- laws_no_message_is_left_unread: tasks that ended by their own word past a message in their inbox
+select task_id, state, inbox_seq, read_seq from tasks
+ where state in ('completed', 'rejected') and inbox_seq > read_seq;
+
+-- laws_the_inbox_is_in_the_log: tasks whose inbox ends with something else than a caller's message
+select tasks.task_id, inbox_seq from tasks
+ where inbox_seq <> 0
+   and not exists (select 1 from task_events
+                    where task_events.task_id = tasks.task_id and task_events.seq = inbox_seq
+                      and task_events.kind = 'message' and is_message);
+
 -- laws_effects: every effect with its result
 select ledger_id, key, kind, result, done_at from task_ledger where kind = 'effect'
  order by ledger_id, key;

@@ -16,6 +16,10 @@ select seq, fence, write_no, kind, body, is_message, created_at from task_events
 select seq, fence, write_no, kind, body, is_message, created_at from task_events
  where task_id = :task_id and is_message and seq < :before order by seq desc limit :n;
 
+-- task_events_received: callers' messages after :seq, in order
+select seq, fence, write_no, kind, body, is_message, created_at from task_events
+ where task_id = :task_id and is_message and kind = 'message' and seq > :seq order by seq limit :n;
+
 -- task_events_artifacts: artifact events in (:after, :until], in order
 select seq, fence, write_no, kind, body, is_message, created_at from task_events
  where task_id = :task_id and kind = 'artifact' and seq > :after and seq <= :until order by seq;

@@ -64,7 +64,7 @@ select task_id from tasks where task_id in (select value from json_each(:task_id
 -- tasks_lock_patiently: the rows of a batch, waiting for whoever has them locked
 select task_id from tasks where task_id in (select value from json_each(:task_ids)) order by task_id;
 
--- tasks_commit: the one predicate of a worker's write: changes nothing under old numbers or against a mark
+-- tasks_commit: the one predicate of a worker's write: changes nothing under old numbers, against a mark or past an unread message
 update tasks set
     write_no = write_no + 1,
     next_seq = next_seq + :events,
@@ -79,6 +79,7 @@ update tasks set
     attempt = case when :commits then 1 else attempt end + :failures,
     crashes = case when :commits then 0 else crashes end,
     commit_seq = case when :commits then next_seq + :events - 1 else commit_seq end,
+    read_seq = case when read_seq < :read then :read else read_seq end,
     fence = fence + case when :ends then 1 else 0 end,
     lease_owner = case when :ends then null else lease_owner end,
     ready_at = coalesce(cast(:ready_at as bigint),
@@ -97,10 +98,11 @@ update tasks set
     updated_at = (select now from clock)
  where task_id = :task_id and fence = :fence and write_no = :write_no
    and (cancel_requested_at is null or not :stopped_by_mark)
+   and (not :closes or inbox_seq <= read_seq or inbox_seq <= :read)
 returning next_seq, ready_at, cancel_requested_at;
 
 -- tasks_outcome: what became of the write whose numbers were (fence, write_no + 1)
-select fence, write_no, next_seq, cancel_requested_at,
+select fence, write_no, next_seq, cancel_requested_at, inbox_seq, read_seq,
        exists (select 1 from task_events
                 where task_events.task_id = tasks.task_id and task_events.fence = :fence
                   and task_events.write_no = cast(:write_no as bigint) + 1) as logged,
@@ -115,6 +117,13 @@ update tasks set state = 'working', status = :status, status_at = (select now fr
                  pause_id = null, pause_deadline_at = null, remind_at = null,
                  updated_at = (select now from clock)
  where task_id = :task_id and state = :state and pause_id = :pause_id
+returning next_seq;
+
+-- tasks_receive: room for a message to a task that works and is not about to end; its status stays
+update tasks set inbox_seq = next_seq, next_seq = next_seq + 1,
+                 status_at = (select now from clock), updated_at = (select now from clock)
+ where task_id = :task_id and state in ('submitted', 'working')
+   and cancel_requested_at is null and ending_as is null
 returning next_seq;
 
 -- tasks_end: ends from outside a task that has not ended, whoever runs it

@@ -41,6 +41,7 @@ create table tasks (
     ready_at            bigint,
     next_seq            bigint not null,
     inbox_seq           bigint not null default 0,
+    read_seq            bigint not null default 0,
     commit_seq          bigint not null default 0,
     pause_id            bigint,
     pause_deadline_at   bigint,
@@ -82,6 +83,8 @@ comment on column tasks.crashes is 'Proven deaths of workers within the step; se
 comment on column tasks.priority is 'Lower runs first.';
 comment on column tasks.ready_at is 'Claimable from then on; null when leased, paused, held or finished.';
 comment on column tasks.next_seq is 'The seq of the next event: the generation is one less.';
+comment on column tasks.inbox_seq is 'The seq of the last message that came while the task worked; 0: none came.';
+comment on column tasks.read_seq is 'Up to where commits have read such messages.';
 comment on column tasks.commit_seq is 'Where the log ended at the last commit: later chunks are provisional.';
 comment on column tasks.pause_id is 'The seq of the question that the task waits for.';
 comment on column tasks.give_up_at is 'The end of the longest life of the task.';

@@ -52,7 +52,10 @@ create table tasks (
     ready_at            integer,
     -- The seq of the next event: the generation is one less.
     next_seq            integer not null,
+    -- The seq of the last message that came while the task worked; 0: none came.
     inbox_seq           integer not null default 0,
+    -- Up to where commits have read such messages.
+    read_seq            integer not null default 0,
     -- Where the log ended at the last commit: later chunks are provisional.
     commit_seq          integer not null default 0,
     -- The seq of the question that the task waits for.
