@@ -37,6 +37,8 @@ FOR_THE_ATTEMPT = {
     "has_provisional",
     "message_json",
     "pending_events",
+    "read",
+    "reads_inbox",
     "step",
     "take_commit",
 }

@@ -30,6 +30,7 @@ EVENTS: Mapping[str, str] = {
     "run.broke": "a run ended with an unexpected error; the task is held",
     "run.not_written": "what a run wanted to write was refused; the task is held",
     "run.not_held": "not even the hold could be written",
+    "inbox.unread": "a message came that the ending step has not read: the step starts over",
     "step.failed": "a step raised or took too long",
     "task.held": "a task waits for an operator",
     "sweep.failed": "a duty did not reach the store; it is tried again at its next turn",

@@ -9,7 +9,16 @@ from typing import Any
 
 from outlast import Agent, Message, Text
 from outlast.model.artifacts import artifact_event
-from outlast.model.commit import Committed, Ending, Event, Finish, Pause, Write, status_event
+from outlast.model.commit import (
+    Committed,
+    Ending,
+    Event,
+    Finish,
+    Move,
+    Pause,
+    Write,
+    status_event,
+)
 from outlast.model.content import Artifact
 from outlast.model.ids import Millis, Seq, TaskId, WorkerId, WriteNo
 from outlast.model.lease import Lease
@@ -69,6 +78,7 @@ class Hand:
         *events: Event,
         ending: Ending | None = None,
         ledger: Sequence[Intent] = (),
+        move: Move | None = None,
     ) -> Seq:
         """Commit, and ring, as a worker does. Returns the seq of the last event."""
         lease, write_no = await self.lease(task_id)
@@ -79,6 +89,7 @@ class Hand:
             write_no=write_no,
             events=events,
             ledger=tuple(ledger),
+            move=move,
             ending=ending,
         )
         (verdict,) = await self.work.commit([write], patient=True)
@@ -134,3 +145,14 @@ class Hand:
     ) -> Seq:
         event = status_event(state, Message.agent(text).to_json())
         return await self.write(task_id, event, ending=Finish(state=state))
+
+    async def finish_reading(self, task_id: TaskId, read: Seq) -> Seq:
+        """The end of a task with an inbox, which has been read up to there."""
+        lease, _ = await self.lease(task_id)
+        move = Move(checkpoint="{}", step=lease.step, visit=lease.visit, read=read, closes=True)
+        return await self.write(
+            task_id,
+            status_event(State.COMPLETED),
+            ending=Finish(state=State.COMPLETED),
+            move=move,
+        )

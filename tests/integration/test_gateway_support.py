@@ -86,6 +86,12 @@ def make_agent() -> Agent:
     return agent
 
 
+def agent_with_inbox() -> Agent:
+    """An agent whose tasks take messages while they work."""
+    talks = of_one_step(Workflow("talks", 1, checkpoint=Nothing, inbox=True))
+    return Agent("tester", description="An agent for tests.", skills=[], workflows=[talks])
+
+
 def of_one_step(workflow: Workflow[C]) -> Workflow[C]:
     """The workflow, complete."""
 

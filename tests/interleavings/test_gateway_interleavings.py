@@ -6,8 +6,10 @@ import uuid
 from typing import Any
 
 import pytest
+from a2a.types import a2a_pb2 as pb
 from a2a.utils import errors as a2a
 
+from outlast.model.errors import StoreUnavailable
 from outlast.model.ids import Millis, Seq, TaskId
 from outlast.model.pause import DEADLINE_PASSED, OnDeadline
 from outlast.model.task import State
@@ -19,11 +21,13 @@ from outlast.store.sweeping import Sweeping
 from outlast.store.tasks import Tasks
 from tests.integration.test_gateway_support import (
     Gateway,
+    agent_with_inbox,
     count_tasks,
     history,
     message,
     rest_of,
     running_gateway,
+    state_of,
 )
 
 HOUR = Millis(3_600_001)
@@ -61,6 +65,59 @@ async def test_interleaving_18_the_task_of_a_send_key_has_expired(
         assert await count_tasks(one) == 0
         fresh = await other.send(message(message_id=str(uuid.uuid4())), immediately=True)
         assert fresh.id != task_id
+
+
+# --- 20 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["messageId", "Idempotency-Key"])
+async def test_interleaving_20_an_inbox_message_is_repeated_after_the_end(
+    database_url: str, key: str
+) -> None:
+    """Its reply is lost and the task ends before the caller repeats it, at another gateway."""
+    agent = agent_with_inbox()
+    headers = {"Idempotency-Key": "again"} if key == "Idempotency-Key" else None
+    async with (
+        running_gateway(database_url, agent=agent) as one,
+        running_gateway(database_url, agent=agent) as other,
+    ):
+        task_id = await one.started()
+        await one.hand.report(task_id, "busy")
+        sent = message("and this", task_id=task_id, message_id=None if headers is None else "m-1")
+        await one.send(sent, immediately=True, headers=headers)  # a reply that nobody reads
+        await one.hand.finish_reading(task_id, Seq(3))
+
+        again = await other.send(sent, headers=headers)
+        assert (again.id, history(again)) == (task_id, ["begin", "and this"])
+        assert again.status.state == pb.TASK_STATE_COMPLETED
+        if headers is None:
+            assert state_of((await rest_of(other.stream(sent)))[0]) == "COMPLETED"
+        with pytest.raises(a2a.UnsupportedOperationError, match="has ended"):
+            await other.send(message("more", task_id=task_id))
+
+
+async def test_interleaving_20_the_gateway_repeats_its_own_write_after_the_end(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also under an id that is no key: the gateway gave the send one of its own."""
+    async with running_gateway(database_url, agent=agent_with_inbox()) as gateway:
+        task_id = await gateway.started()
+        await gateway.hand.report(task_id, "busy")
+        written = Tasks.receive
+        calls: list[bool] = []
+
+        async def receive(self: Tasks, given: Any) -> Sent:
+            sent = await written(self, given)
+            calls.append(sent.is_repeat)
+            if not sent.is_repeat:
+                await gateway.hand.finish_reading(task_id, Seq(3))
+                raise StoreUnavailable("the reply was lost", happened=None)
+            return sent
+
+        monkeypatch.setattr(Tasks, "receive", receive)
+        task = await gateway.send(message("this", task_id=task_id, message_id="msg-1"))
+        assert calls == [False, True]
+        assert (history(task), task.status.state) == (["begin", "this"], pb.TASK_STATE_COMPLETED)
 
 
 # --- 22 -----------------------------------------------------------------------------------------

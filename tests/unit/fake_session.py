@@ -103,7 +103,13 @@ class FakeSession:
             self.add(event, number)
         if move is not None:
             end = Seq(len(self.log))
-            self.lease = replace(self.lease, checkpoint=move.checkpoint, commit_seq=end, attempt=1)
+            self.lease = replace(
+                self.lease,
+                checkpoint=move.checkpoint,
+                commit_seq=end,
+                read_seq=max(self.lease.read_seq, move.read),
+                attempt=1,
+            )
         await asyncio.sleep(0)
         committed = Committed(last_seq=Seq(len(self.log)), settled=settled)
         return Written(committed=committed, write_no=number)
@@ -210,6 +216,15 @@ class FakeSession:
         known = [event for event in self.log if event.is_message]
         return [event for event in known if before is None or event.seq < before][-limit:]
 
+    async def inbox(self) -> Sequence[LoggedEvent]:
+        await asyncio.sleep(0)
+        said = [event for event in self.log if event.kind is EventKind.MESSAGE]
+        return [
+            event
+            for event in said
+            if event.seq > self.lease.read_seq and event.body["answers"] is None
+        ]
+
     async def thread(self, fn: Callable[..., T], *args: Any) -> T:
         return await asyncio.to_thread(fn, *args)
 
@@ -245,6 +260,16 @@ class FakeSession:
         }
         self.add(Event(kind=EventKind.MESSAGE, body=body, is_message=True))
         self.again()
+
+    def receive(self, text: str) -> None:
+        """A caller's message while the task works, as a gateway writes it."""
+        body: Mapping[str, Any] = {
+            "state": "working",
+            "answers": None,
+            "message": Message.user(text).to_json(),
+            "caller": Caller(subject="bob").to_json(),
+        }
+        self.add(Event(kind=EventKind.MESSAGE, body=body, is_message=True))
 
     def pass_deadline(self) -> None:
         self.finish(self.log[-1].body["ask"]["key"], json.dumps(DEADLINE_PASSED))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from outlast.model.commit import (
     Pause,
     Refused,
     Release,
+    Unread,
     Verdict,
     Wait,
     Write,
@@ -40,7 +41,7 @@ from outlast.model.ledger import Clear, Intent, Kept, LedgerKind, Result
 from outlast.model.pause import DueBy
 from outlast.model.task import State
 from outlast.worker import mailbox as module
-from outlast.worker.mailbox import Mailbox, WriteRefused, coalesced
+from outlast.worker.mailbox import Mailbox, UnreadMessages, WriteRefused, coalesced
 from tests.unit.fake_session import fake_session
 
 INTENT = Intent(key="effect:mail", kind=LedgerKind.EFFECT)
@@ -400,6 +401,24 @@ async def test_after_a_mark_the_lease_goes_on(mailbox: Mailbox, post: Post) -> N
         await mailbox.post(ledger=[INTENT])
     assert (await mailbox.post(ledger=[INTENT], in_hook=True)).write_no == 1
     assert post.sent[-1].in_hook
+
+
+async def test_an_unread_message_stops_the_end_and_lets_the_rest_out(
+    mailbox: Mailbox, post: Post
+) -> None:
+    post.verdicts = [Unread()]
+    report = mailbox.put(events=[said("a report")], urgent=False)
+    with pytest.raises(UnreadMessages):
+        await mailbox.post(
+            events=[status_event(State.COMPLETED)],
+            ending=Finish(state=State.COMPLETED),
+            move=replace(HERE, closes=True),
+        )
+    assert (await report).write_no == 1
+    first, second = post.sent
+    assert first.write_no == second.write_no == 0
+    assert (texts(second), second.move, second.ending) == (["a report"], None, None)
+    assert (await mailbox.post(ending=Release())).write_no == 2
 
 
 async def test_of_a_refused_write_only_the_guilty_part_fails(mailbox: Mailbox, post: Post) -> None:

@@ -222,14 +222,6 @@ def test_versions_are_counted_from_one(version: Any) -> None:
     broken("cannot be a version", "version=1", lambda: a_workflow("review", version))
 
 
-def test_an_inbox_comes_later() -> None:
-    broken(
-        "comes with a later release",
-        "leave it out",
-        lambda: Workflow("review", 1, checkpoint=Review, inbox=True),
-    )
-
-
 @pytest.mark.parametrize("name", ["max_age", "longest_pause"])
 def test_lengths_of_time(name: str) -> None:
     wrong: dict[str, Any] = {name: timedelta(0)}

@@ -14,8 +14,9 @@ from outlast.model.errors import GenerationMismatch, InvalidParams, UnsupportedO
 from outlast.model.ids import Seq, TaskId
 from outlast.model.pause import Ask, authorization
 from outlast.model.task import State, Task
-from outlast.store.protocols import AnswerTo, LogStore, Sent, TaskStore
+from outlast.store.protocols import AnswerTo, LogStore, Sent, TaskStore, ToInbox
 from outlast.wire.extension import EXTENSION_URI, View, said_under_uri
+from outlast.workflow.agent import Agent
 from outlast.workflow.answers import AnswerRecord
 
 _PAUSE = f"message.metadata['{EXTENSION_URI}'].pause"
@@ -24,13 +25,17 @@ _PAUSE = f"message.metadata['{EXTENSION_URI}'].pause"
 class FollowUps:
     """Takes a message to its task, if the task waits for one."""
 
-    def __init__(self, tasks: TaskStore, log: LogStore, config: GatewayConfig) -> None:
+    def __init__(
+        self, agent: Agent, tasks: TaskStore, log: LogStore, config: GatewayConfig
+    ) -> None:
+        self._agent = agent
         self._tasks = tasks
         self._log = log
         self._config = config
 
     async def accept(self, send: Send) -> Sent:
-        """Answer the task's question with the message, once, however often it is sent.
+        """Answer the task's question with the message, or put it into the inbox of a task that
+        works and has one; once, however often it is sent.
 
         Raises TaskNotFound; InvalidParams for another context, and for an answer that does not fit
         the question's schema, which leaves the task paused; GenerationMismatch when the task
@@ -43,6 +48,9 @@ class FollowUps:
         if (first := await self._recall(send)) is not None:
             return first
         _check_generation(send, task)
+        if self._is_for_inbox(send, task):
+            sent = _to_inbox(send, task)
+            return await persist(lambda: self._tasks.receive(sent), self._config.store_patience_s)
         if not task.state.is_paused or task.pause_id is None:
             raise UnsupportedOperation(_why_not(task))
         self._check_pause(send, task.pause_id)
@@ -69,9 +77,16 @@ class FollowUps:
             self._config.store_patience_s,
         )
 
+    def _is_for_inbox(self, send: Send, task: Task) -> bool:
+        """A message to a task that works; but one that names a pause is an answer, and late."""
+        works = task.state in (State.SUBMITTED, State.WORKING)
+        return (
+            works and _pause_of(send) is None and self._agent.has_inbox(task.workflow, task.version)
+        )
+
     def _check_pause(self, send: Send, pause_id: Seq) -> None:
         """A caller that names the pause which it answers never answers a later question."""
-        named = said_under_uri(send.message.metadata, path="message.metadata").get("pause")
+        named = _pause_of(send)
         view = View(epoch=self._config.epoch)
         if named is not None and pause_named(named, view, path=_PAUSE) != pause_id:
             raise UnsupportedOperation(
@@ -112,6 +127,21 @@ def _check_generation(send: Send, task: Task) -> None:
     insisted = send.if_generation
     if insisted is not None and insisted != task.generation:
         raise GenerationMismatch(task.task_id, expected=insisted, current=task.generation)
+
+
+def _pause_of(send: Send) -> Any:
+    return said_under_uri(send.message.metadata, path="message.metadata").get("pause")
+
+
+def _to_inbox(send: Send, task: Task) -> ToInbox:
+    return ToInbox(
+        task_id=task.task_id,
+        scope=task.scope,
+        message=of_task(send.body, task.task_id, task.context_id),
+        caller=send.identity.caller.to_json(),
+        send_key=send.key.text,
+        digest=send.digest,
+    )
 
 
 def _result(state: State, ask: Ask, send: Send) -> Mapping[str, Any]:

@@ -21,7 +21,6 @@ from outlast.gateway.patience import persist
 from outlast.gateway.push import PushConfigs
 from outlast.gateway.quotas import Quotas
 from outlast.gateway.reading import Readings, Seen
-from outlast.gateway.router import Router
 from outlast.gateway.scopes import (
     AboutTask,
     Addressed,
@@ -88,8 +87,7 @@ class OutlastRequestHandler(RequestHandler):
         self._wakeups = wakeups
         self._identify = identify or without_authentication(agent.name)
         self._quotas = Quotas(self.config)
-        router = Router(agent, self.config.router_timeout_s)
-        self._sends = Sends(router, tasks, log, wakeups, self.config)
+        self._sends = Sends(agent, tasks, log, wakeups, self.config)
         self._push = PushConfigs(webhooks, self.config)
         self._authorizing = Authorizing(tasks, wakeups, self.config)
         self._listing = Listing(tasks, self.config)

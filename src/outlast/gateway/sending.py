@@ -19,6 +19,7 @@ from outlast.model.ids import ContextId, Millis, new_message_id, new_task_id, uu
 from outlast.model.topics import task_topic, work_topic
 from outlast.store.database import Wakeups
 from outlast.store.protocols import LogStore, NewTask, Sent, TaskStore
+from outlast.workflow.agent import Agent
 from outlast.workflow.workflow import Workflow
 
 
@@ -27,17 +28,17 @@ class Sends:
 
     def __init__(
         self,
-        router: Router,
+        agent: Agent,
         tasks: TaskStore,
         log: LogStore,
         wakeups: Wakeups,
         config: GatewayConfig,
     ) -> None:
-        self._router = router
+        self._router = Router(agent, config.router_timeout_s)
         self._tasks = tasks
         self._wakeups = wakeups
         self._config = config
-        self._follow_ups = FollowUps(tasks, log, config)
+        self._follow_ups = FollowUps(agent, tasks, log, config)
 
     async def accept(self, send: Send) -> Sent:
         """What the send stands for, now or since its first time: a task, or a direct Message.

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from outlast.model.artifacts import fold_artifacts
 from outlast.model.commit import Committed, LoggedEvent, Lost, Verdict, Write
 from outlast.model.content import Artifact, Data, Message, Text
-from outlast.model.errors import OutlastError
+from outlast.model.errors import AuthorError, OutlastError
 from outlast.model.ids import (
     ContextId,
     Millis,
@@ -37,7 +37,7 @@ from outlast.store.admin import Admin
 from outlast.store.beats import Beats
 from outlast.store.inspect import Inspect
 from outlast.store.log import Log
-from outlast.store.protocols import AnswerTo, NewTask, NewWorker, VersionOf
+from outlast.store.protocols import AnswerTo, NewTask, NewWorker, ToInbox, VersionOf
 from outlast.store.sqlite import SqliteDatabase
 from outlast.store.sweeping import Sweeping
 from outlast.store.tasks import Tasks
@@ -89,6 +89,7 @@ async def run_workflow(
     message: Message | str,
     *,
     answers: Answers = (),
+    inbox: Sequence[Any] = (),
     resources: Any = None,
     outside: Outside | None = None,
     crash_after_commits: bool = True,
@@ -98,13 +99,21 @@ async def run_workflow(
     answers: by the text of the question (a list: one after the other), or in the order of asking.
         A value is a string, a Message, or anything that JSON holds. A question without an answer
         waits for its deadline, which then passes at once.
+    inbox: what callers send while the task works, values as for answers. One comes after each
+        commit, and what is left then comes at the worst moment: just before the task ends.
     resources: what `ctx.resources` is, or an async context manager that gives it.
     outside: called with each effect's key before the call; what it raises, the call raises.
     crash_after_commits: drop the run once after each commit, so that the next one starts from the
         checkpoint alone. Each wait ends the run in any case.
 
-    Raises Held when the task is held: an AuthorError, or an effect of unknown outcome.
+    Raises Held when the task is held: an AuthorError, or an effect of unknown outcome; and
+    AuthorError for an inbox of a workflow that has none.
     """
+    if inbox and not workflow.inbox:
+        raise AuthorError(
+            f"run_workflow got messages for the inbox of {workflow.name}, which has none.",
+            "let it have one: Workflow(…, inbox=True).",
+        )
     with tempfile.TemporaryDirectory(prefix="outlast-") as folder:
         database = SqliteDatabase(Path(folder) / "rehearsal.db")
         await database.open()
@@ -112,6 +121,7 @@ async def run_workflow(
             async with _entered(resources) as entered:
                 rehearsal = _Rehearsal(workflow, database, entered, answers, outside)
                 rehearsal.work.drops = crash_after_commits
+                rehearsal.coming = list(inbox)
                 return await rehearsal.run(
                     Message.user(message) if isinstance(message, str) else message
                 )
@@ -135,17 +145,26 @@ class _DroppingWork(Work):
     drops = True
     dropped = False
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(
+        self, database: SqliteDatabase, deliver: Callable[[bool], Awaitable[None]]
+    ) -> None:
+        """deliver: brings what is to come for the inbox, one message or all of them."""
         super().__init__(database)
+        self._deliver = deliver
         self._met: set[tuple[str, int, str | None]] = set()
 
     async def commit(self, batch: Sequence[Write], *, patient: bool = False) -> Sequence[Verdict]:
+        if any(write.move is not None and write.move.closes for write in batch):
+            await self._deliver(True)
         verdicts = await super().commit(batch, patient=patient)
+        for write, verdict in zip(batch, verdicts, strict=True):
+            if _is_commit(write, verdict):
+                await self._deliver(False)
         return [self._drop(*pair) for pair in zip(batch, verdicts, strict=True)]
 
     def _drop(self, write: Write, verdict: Verdict) -> Verdict:
         """Once per commit: a run that starts over may meet a commit that changes nothing again."""
-        if write.move is None or write.ending is not None or not isinstance(verdict, Committed):
+        if write.move is None or not _is_commit(write, verdict):
             return verdict
         commit = (write.move.step, write.move.visit, write.move.checkpoint)
         if not self.drops or commit in self._met:
@@ -153,6 +172,11 @@ class _DroppingWork(Work):
         self._met.add(commit)
         self.dropped = True
         return Lost()
+
+
+def _is_commit(write: Write, verdict: Verdict) -> bool:
+    """A commit of a checkpoint, after which the task goes on."""
+    return write.move is not None and write.ending is None and isinstance(verdict, Committed)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -188,9 +212,10 @@ class _Rehearsal:
     task_id: TaskId = field(default_factory=new_task_id)
     questions: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    coming: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.work = _DroppingWork(self.database)
+        self.work = _DroppingWork(self.database, self._deliver)
         self.tasks = Tasks(self.database)
         self.log = Log(self.database)
         self.beats = Beats(self.database)
@@ -342,6 +367,21 @@ class _Rehearsal:
             )
         )
         return True
+
+    async def _deliver(self, all_of_it: bool) -> None:
+        count = len(self.coming) if all_of_it else 1
+        now, self.coming = self.coming[:count], self.coming[count:]
+        for message in map(_as_message, now):
+            await self.tasks.receive(
+                ToInbox(
+                    task_id=self.task_id,
+                    scope=_SCOPE,
+                    message=message.to_json(),
+                    caller={},
+                    send_key=message.message_id,
+                    digest="",
+                )
+            )
 
     def _next_answer(self, question: str) -> Message | None:
         waiting = self._given.get(question) or self._in_order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, assert_never
 
@@ -33,7 +33,7 @@ from outlast.model.ledger import LedgerWrite
 from outlast.model.points import point
 from outlast.model.retry import Retry
 from outlast.model.task import State
-from outlast.worker.mailbox import WriteRefused
+from outlast.worker.mailbox import UnreadMessages, WriteRefused
 from outlast.worker.outcome import (
     Broke,
     Cancels,
@@ -194,27 +194,47 @@ class Attempt:
         except Stopped as reason:
             return await self._conclude_stopped(context, reason)
         lease = self.run.lease
+        here = Move(checkpoint=checkpoint, step=lease.step, visit=lease.visit, read=context.read)
         if self.run.in_hook:
-            here = Move(checkpoint=checkpoint, step=lease.step, visit=lease.visit)
             return await self._finish_hook(events, here)
-        match next_ or self._following():
-            case Goto(step=name):
-                visit = Visit(lease.visit + 1)
-                return await self._go(events, Move(checkpoint=checkpoint, step=name, visit=visit))
+        next_ = next_ or self._following()
+        if isinstance(next_, Goto):
+            visit = Visit(lease.visit + 1)
+            return await self._go(events, replace(here, step=next_.step, visit=visit))
+        try:
+            return await self._ended(next_, events, replace(here, closes=self.workflow.inbox))
+        except UnreadMessages:
+            return await self._read_first(context)
+
+    async def _ended(
+        self, end: Complete | Fail | Reject, events: Sequence[Event], here: Move
+    ) -> bool:
+        """The end that the step wants for its task. Raises UnreadMessages."""
+        match end:
             case Complete(text=text, data=data):
-                here = Move(checkpoint=checkpoint, step=lease.step, visit=lease.visit)
-                end = status_event(State.COMPLETED, self._said(text, data))
-                return await self._end(
-                    Finish(state=State.COMPLETED), events=[*events, end], move=here
-                )
+                said = status_event(State.COMPLETED, self._said(text, data))
+                ending = Finish(state=State.COMPLETED)
+                return await self._end(ending, events=[*events, said], move=here)
             case Reject(text=text):
-                here = Move(checkpoint=checkpoint, step=lease.step, visit=lease.visit)
-                end = status_event(State.REJECTED, self._said(text))
-                return await self._end(
-                    Finish(state=State.REJECTED), events=[*events, end], move=here
-                )
+                said = status_event(State.REJECTED, self._said(text))
+                ending = Finish(state=State.REJECTED)
+                return await self._end(ending, events=[*events, said], move=here)
             case Fail(text=text):
-                return await self._fail(text, None, events=events, checkpoint=checkpoint)
+                return await self._fail(text, None, events=events, here=here)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    async def _read_first(self, context: Context[Any, Any]) -> bool:
+        """A message came that the step has not read. It starts over, under another lease, whose
+        run knows what this one has left in the log; one that never reads would do so for ever."""
+        log.info("inbox.unread", **self._names(), reads=context.reads_inbox)
+        if context.reads_inbox:
+            return await self._release()
+        broken = AuthorError(
+            f"A message is unread, and step {context.step.name} ends the task without looking.",
+            "read ctx.inbox() in every step that ends the task: it may come at any time.",
+        )
+        return await self._hold(str(broken), broken)
 
     async def _conclude_stopped(self, context: Context[Any, Any], reason: Stopped) -> bool:
         """The return itself broke a rule (a checkpoint that is too large, say)."""
@@ -265,9 +285,10 @@ class Attempt:
         error: dict[str, Any] | None,
         *,
         events: Sequence[Event] = (),
-        checkpoint: str | None = None,
+        here: Move | None = None,
     ) -> bool:
-        """FAILED, by way of the failure step where the workflow has one."""
+        """FAILED, by way of the failure step where the workflow has one; with `here`, the commit
+        of the step that wanted it."""
         lease = self.run.lease
         if self.workflow.failure_step is not None and lease.checkpoint is not None:
             ending_as = {
@@ -276,19 +297,13 @@ class Attempt:
                 "hook": ON_FAILURE,
                 "error": error,
             }
-            hook = Move(
-                checkpoint=checkpoint,
-                step=ON_FAILURE,
-                visit=Visit(lease.visit + 1),
-                ending_as=ending_as,
-            )
+            here = here or Move(checkpoint=None, step=lease.step, visit=lease.visit)
+            visit = Visit(lease.visit + 1)
+            hook = replace(here, step=ON_FAILURE, visit=visit, ending_as=ending_as)
             return await self._go(events, hook)
         end = status_event(State.FAILED, self._said(text))
-        here = Move(checkpoint=checkpoint, step=lease.step, visit=lease.visit)
         return await self._end(
-            Finish(state=State.FAILED, error=error),
-            events=[*events, end],
-            move=here if checkpoint is not None else None,
+            Finish(state=State.FAILED, error=error), events=[*events, end], move=here
         )
 
     async def _go_to_hook(self) -> bool:

@@ -24,12 +24,13 @@ from outlast.model.commit import (
     Marked,
     Move,
     Refused,
+    Unread,
     Verdict,
     Write,
     is_forbidden_by_mark,
 )
 from outlast.model.content import joined, part_from_json
-from outlast.model.errors import CancelRequested, LeaseLost, OutlastError
+from outlast.model.errors import CancelRequested, LeaseLost, OutlastError, Stopped
 from outlast.model.ids import WriteNo
 from outlast.model.lease import Lease
 from outlast.model.ledger import LedgerWrite
@@ -44,6 +45,10 @@ COALESCE_BYTES = 4096
 
 class WriteRefused(OutlastError):
     """The database refuses what the run wants written, however often it is tried."""
+
+
+class UnreadMessages(OutlastError):
+    """The step has said how the task ends, and a message in the inbox is unread."""
 
 
 @dataclass(eq=False)
@@ -65,6 +70,10 @@ class _Letter:
     @property
     def is_stopped_by_mark(self) -> bool:
         return not self.in_hook and is_forbidden_by_mark(self.ending, self.ledger)
+
+    @property
+    def closes_inbox(self) -> bool:
+        return self.move is not None and self.move.closes
 
 
 class Mailbox:
@@ -111,7 +120,8 @@ class Mailbox:
         store.
 
         It is LeaseLost when the lease is over, CancelRequested when the task is marked and this
-        may not be written any more, WriteRefused when the database refuses the content.
+        may not be written any more, UnreadMessages when this closes an inbox that holds what is
+        unread, WriteRefused when the database refuses the content.
         """
         letter = _Letter(
             events=events,
@@ -174,18 +184,23 @@ class Mailbox:
                 waiting, self._letters = self._letters, []
                 _answer(letters + waiting, LeaseLost("another write has ended the lease"))
             case Marked():
-                await self._part(letters)
+                stopped = [letter for letter in letters if letter.is_stopped_by_mark]
+                await self._part(letters, stopped, CancelRequested("the task is marked for cancel"))
+            case Unread():
+                closing = [letter for letter in letters if letter.closes_inbox]
+                await self._part(letters, closing, UnreadMessages("the inbox holds a message"))
             case Refused(reason=reason):
                 await self._single_out(letters, reason)
             case Busy():
                 raise AssertionError("the committer never answers Busy")
 
-    async def _part(self, letters: list[_Letter]) -> None:
-        """The mark has stopped the write and nothing was changed: what it forbids is answered,
-        the rest goes out without it."""
-        stopped = [letter for letter in letters if letter.is_stopped_by_mark]
-        _answer(stopped, CancelRequested("the task is marked for cancel"))
-        if rest := [letter for letter in letters if not letter.is_stopped_by_mark]:
+    async def _part(
+        self, letters: list[_Letter], stopped: list[_Letter], reason: Exception | Stopped
+    ) -> None:
+        """Nothing was changed, because of the stopped ones: these are answered, and the rest goes
+        out without them."""
+        _answer(stopped, reason)
+        if rest := [letter for letter in letters if letter not in stopped]:
             await self._send(rest)
 
     async def _single_out(self, letters: list[_Letter], reason: str) -> None:

@@ -213,6 +213,7 @@ class Run:
             crashes=0,
             last_seq=written.committed.last_seq,
             commit_seq=written.committed.last_seq,
+            read_seq=max(self.lease.read_seq, move.read),
         )
         self.on_commit()
 
@@ -286,6 +287,23 @@ class Run:
         return await self._read(
             lambda: self.around.log.messages(self.lease.task_id, before=before, limit=limit)
         )
+
+    async def inbox(self) -> Sequence[LoggedEvent]:
+        found: list[LoggedEvent] = []
+        after = self.lease.read_seq
+        while True:
+            page = await self._read(
+                lambda after=after: self.around.log.received(  # type: ignore[misc]
+                    self.lease.task_id, after=after, limit=_PAGE
+                )
+            )
+            found.extend(event for event in page if event.body["answers"] is None)
+            if len(page) < _PAGE:
+                break
+            after = page[-1].seq
+        if found and found[-1].seq > self.latest.seq:
+            self.latest = found[-1]
+        return found
 
     async def standing(self) -> Standing | None:
         """The lease as the store sees it; None when it has ended."""

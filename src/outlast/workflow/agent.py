@@ -137,6 +137,10 @@ class Agent:
         """Whether the agent has this version of this workflow."""
         return (name, version) in self._workflows
 
+    def has_inbox(self, name: str, version: int) -> bool:
+        """Whether tasks of this version of this workflow take messages while they work."""
+        return self.runs(name, version) and self._workflows[name, version].inbox
+
     def check_routed(self) -> None:
         """Raise AuthorError when nothing says which of several workflows a message starts."""
         if self.router is None:

@@ -20,6 +20,7 @@ from outlast.workflow.artifacts import whole_artifact
 from outlast.workflow.effects import EFFECT_TIMEOUT, KEY_PARAM
 from outlast.workflow.facts import Facts
 from outlast.workflow.history import read_history
+from outlast.workflow.inbox import read_inbox
 from outlast.workflow.jsontype import plain
 from outlast.workflow.mapping import MAP_LIMIT, ItemError
 from outlast.workflow.next import Complete, Fail, Goto, Reject
@@ -350,6 +351,16 @@ class Context(Facts[C, R]):
         in order; the newest `last` of them."""
         with verb(self._run.session):
             return await read_history(self._run.session, last)
+
+    async def inbox(self) -> list[Message]:
+        """What callers have sent while the task works, in order, since the last commit.
+
+        It is read when the next commit lands: until then a run that starts over gets the same
+        messages, and so does a second call, with what came meanwhile. The task does not complete
+        past a message that it has not read. For a Workflow with `inbox=True`.
+        """
+        with verb(self._run.session):
+            return await read_inbox(self._run)
 
     # --- ending ---------------------------------------------------------------------------------
 

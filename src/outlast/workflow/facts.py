@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from outlast.model.commit import Event
 from outlast.model.content import Message
-from outlast.model.ids import ContextId, TaskId
+from outlast.model.ids import ContextId, Seq, TaskId
 from outlast.model.task import Caller
 from outlast.workflow.rules import verb
 from outlast.workflow.run import Run, checkpoint_of
@@ -112,6 +112,16 @@ class Facts(Generic[C, R]):
     def has_provisional(self) -> bool:
         """Whether this run has written chunks that no commit has followed."""
         return bool(self._run.outbox.provisional)
+
+    @property
+    def read(self) -> Seq:
+        """Up to where this run or a commit before it has read the inbox."""
+        return self._run.read
+
+    @property
+    def reads_inbox(self) -> bool:
+        """Whether this run has looked into the inbox."""
+        return self._run.reads_inbox
 
     def encoded_checkpoint(self) -> str | None:
         """The checkpoint as text; None before the start has returned. Raises AuthorError."""

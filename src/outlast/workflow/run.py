@@ -53,6 +53,8 @@ class Run(Generic[C]):
         self.passed: set[str] = set()
         self.waiting: str | None = None
         self.checkpoint: C | None = None
+        self.read = session.lease.read_seq
+        self.reads_inbox = False
         self._committed: str | None = None
         self._used: set[str] = set()
         if session.lease.checkpoint is not None:
@@ -134,7 +136,11 @@ class Run(Generic[C]):
         checkpoint = self.encoded()
         lease = self.lease
         move = Move(
-            checkpoint=checkpoint, step=lease.step, visit=lease.visit, ending_as=lease.ending_as
+            checkpoint=checkpoint,
+            step=lease.step,
+            visit=lease.visit,
+            ending_as=lease.ending_as,
+            read=self.read,
         )
         events = await self.outbox.take()
         await self.session.write(events=events if status is None else [*events, status], move=move)

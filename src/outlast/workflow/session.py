@@ -116,6 +116,11 @@ class Session(Protocol):
         """The newest events that history is made of, in order."""
         ...
 
+    async def inbox(self) -> Sequence[LoggedEvent]:
+        """Callers' messages that no commit has read and that answer no question, in order. The
+        last of them is the latest from now on."""
+        ...
+
     async def thread(self, fn: Callable[..., T], *args: Any) -> T:
         """Run blocking code in the worker's own bounded pool."""
         ...

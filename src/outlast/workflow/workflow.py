@@ -69,7 +69,8 @@ class Workflow(Generic[C]):
 
         input: what the first data part of the caller's message must be. retry: for steps that do
         not bring their own. max_age: the longest life of a task. longest_pause: the longest
-        deadline that a question may have, and the one it has when none is given.
+        deadline that a question may have, and the one it has when none is given. inbox: callers may
+        send messages while the task works, and its steps read them with `ctx.inbox()`.
         Raises AuthorError for a value that cannot work.
         """
         self.name = check_name(name, of="a workflow")
@@ -77,15 +78,11 @@ class Workflow(Generic[C]):
             raise AuthorError(
                 f"{version!r} cannot be a version of {name}.", "count from 1: version=1."
             )
-        if inbox:
-            raise AuthorError(
-                f"{name} has inbox=True, which comes with a later release.",
-                "leave it out, and ask for what you need with ctx.ask.",
-            )
         self.version = version
         self.checkpoint = CheckpointType(checkpoint, workflow=name)
         self.retry = effective_retry(retry)
         self.max_age = check_duration(max_age, of=f"max_age of {name}")
+        self.inbox = inbox
         self.longest_pause = check_duration(longest_pause, of=f"longest_pause of {name}")
         self._input = None if input is None else InputType(input, workflow=name)
         self._start: Step | None = None
