@@ -586,6 +586,29 @@ class TestReceive:
         assert (after.lease_owner, after.fence) == (before.lease_owner, event.fence)
         await run.commit(move=moved())  # the lease goes on
 
+    async def test_keeps_a_webhook(self, store: Store) -> None:
+        """A webhook that comes with it is kept in the same transaction, as `add_webhook` does."""
+        run = await store.claimed()
+        with statements() as sent:
+            await store.tasks.receive(to_inbox(run.task_id, webhook=new_webhook()))
+        assert sent.count("commit") == 1
+        assert await store.webhooks.webhook(SCOPE, run.task_id, "one") == new_webhook()
+        (row,) = await store.sql("select * from webhooks")
+        assert row["pinned_seq"] == (await store.task(run.task_id)).generation
+
+    async def test_at_another_generation_is_refused(self, store: Store) -> None:
+        """When the task is at another generation than `if_generation`, nothing is written:
+        GenerationMismatch, with both."""
+        run = await store.claimed()
+        current = (await store.task(run.task_id)).generation
+        async with store.unchanged():
+            with pytest.raises(GenerationMismatch) as raised:
+                await store.tasks.receive(to_inbox(run.task_id, if_generation=Seq(current + 1)))
+        assert (raised.value.expected, raised.value.current) == (current + 1, current)
+        sent = to_inbox(run.task_id, if_generation=current)
+        assert not (await store.tasks.receive(sent)).is_repeat
+        assert (await store.tasks.receive(sent)).is_repeat, "and a repeat is answered"
+
     @pytest.mark.parametrize(
         "condition", ["submitted", "leased", "waiting", "backing off", "held", "released"]
     )

@@ -17,15 +17,14 @@ from outlast.store.protocols import Sent
 from outlast.store.tasks import Tasks
 from outlast.wire.extension import EXTENSION_URI
 from outlast.wire.updates import apply_update
+from tests.integration.test_gateway_fold_law import folded, shown
 from tests.integration.test_gateway_support import (
     BINDINGS,
     agent_with_inbox,
-    folded,
     history,
     message,
     rest_of,
     running_gateway,
-    shown,
     state_of,
 )
 
@@ -84,7 +83,7 @@ async def test_a_stream_shows_it_in_its_place(sqlite_url: str) -> None:
         assert update.status.message.parts[0].text == "busy"
         assert not update.HasField("metadata")
         task = await gateway.task(task_id)
-        assert folded(plain) == shown(task)
+        assert shown(folded(plain)) == shown(task)
         said = MessageToDict(extended[1].status_update.metadata)[EXTENSION_URI]
         assert (said["generation"], said["message"]["parts"]) == (3, [{"text": "and this"}])
         whole = pb.Task()

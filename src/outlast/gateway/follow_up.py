@@ -141,6 +141,8 @@ def _to_inbox(send: Send, task: Task) -> ToInbox:
         caller=send.identity.caller.to_json(),
         send_key=send.key.text,
         digest=send.digest,
+        if_generation=send.if_generation,
+        webhook=send.webhook,
     )
 
 

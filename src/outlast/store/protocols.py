@@ -89,7 +89,8 @@ class AnswerTo:
 
 @dataclass(frozen=True, kw_only=True)
 class ToInbox:
-    """A message to a task that works: it answers nothing, and its steps read it."""
+    """A message to a task that works: it answers nothing, and its steps read it. `webhook` and
+    `if_generation` as with an answer."""
 
     task_id: TaskId
     scope: Scope
@@ -97,6 +98,8 @@ class ToInbox:
     caller: Mapping[str, Any]
     send_key: str
     digest: str
+    if_generation: Seq | None = None
+    webhook: Webhook | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,10 +197,13 @@ class TaskStore(Protocol):
         """Put the message into the task's inbox: an event (kind MESSAGE) that answers nothing and
         leaves the status as it is, whoever runs the task.
 
+        A webhook that comes with it is kept in the same transaction, as `add_webhook` does.
+
         A send under a known key writes nothing and returns what the first one got. When the task
-        is paused or has ended, or its cancel or failure step is all that will still run, nothing
-        is written: UnsupportedOperation. A task that does not exist in the scope raises
-        TaskNotFound.
+        is at another generation than `if_generation`, nothing is written: GenerationMismatch, with
+        both. When the task is paused or has ended, or its cancel or failure step is all that will
+        still run, nothing is written: UnsupportedOperation. A task that does not exist in the scope
+        raises TaskNotFound.
         """
         ...
 

@@ -161,12 +161,16 @@ class Tasks:
             first = yield from self._claim_key(sent.scope, sent.send_key, sent.digest, sent.task_id)
             if first is not None:
                 return first
+            _check_generation(row, sent.if_generation)
             rows = yield self._queries("tasks_receive", task_id=sent.task_id)
             if not rows:
                 raise UnsupportedOperation(_why_not_received(row))
             event = endings.inbox_event(from_text(row["status"]), sent.message, sent.caller)
             numbers = {"next_seq": rows[0]["next_seq"], "fence": row["fence"]}
             yield endings.append(self._queries, numbers, sent.task_id, event)
+            if sent.webhook is not None:
+                pinned = Seq(rows[0]["next_seq"] - 1)
+                yield from put(self._queries, sent.task_id, sent.webhook, pinned=pinned)
             return Sent(task_id=sent.task_id, reply=None, is_repeat=False)
 
         return await self._write(script)
