@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import ipaddress
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ import structlog
 
 from outlast.configuration import Configuration
 from outlast.gateway.app import Unready, create_app
+from outlast.gateway.auth.hosts import is_loopback
 from outlast.gateway.auth.principal import Authenticator, Principal
 from outlast.gateway.auth.token_rules import ALGORITHMS, TokenRules
 from outlast.gateway.auth.watch import Refusal, Watch, Watched
@@ -247,9 +247,10 @@ def ways_of_knowing(agent: Agent, stores: Stores, configuration: Configuration) 
     if configuration.jwt_issuer is not None:
         rules = _token_rules(configuration, configuration.jwt_issuer)
         ways.append(by_tokens(rules, jwks_url=configuration.jwt_jwks_url))
-    # Last: whoever sends a credential is judged by it, whatever a proxy says beside it.
+    # After what a caller sends itself: that a proxy knows it excuses no bad credential.
     if configuration.proxy_header is not None:
         ways.append(by_proxy(configuration.proxy_header, configuration.proxies or ()))
+    # Last: whoever sends a credential is judged by it, whatever a proxy says beside it.
     return ways
 
 
@@ -330,6 +331,7 @@ def gateway_role(
         problems=list if worker is None else worker.problems,
         unready=_unready(stores, worker),
         authenticator=authenticator,
+        only_as=None if ways or configuration.open_to_all else url,
     )
     server = GatewayServer(app, handler, listener)
 
@@ -402,7 +404,7 @@ def _knows_callers(configuration: Configuration) -> bool:
 
 def _check_reach(configuration: Configuration, ways: list[Way]) -> None:
     """Raise ConfigError where other machines would reach a gateway that knows nobody."""
-    if not ways and not configuration.open_to_all and not _is_loopback(configuration.host):
+    if not ways and not configuration.open_to_all and not is_loopback(configuration.host):
         raise ConfigError(
             f"nobody is authenticated, so the gateway listens on loopback only, not on"
             f" {configuration.host}: say how callers are known (OUTLAST_API_KEYS=true,"
@@ -440,13 +442,6 @@ def _grpc_server(
     return GrpcServer(
         handler, host=configuration.host, port=port, tls=tls, authenticator=authenticator
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def run_together(*roles: Role) -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import httpx
 import pytest
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message
+from structlog.testing import capture_logs
 
 from examples.hello.agent import agent
 from outlast import compose
 from outlast.configuration import Configuration, configuration
+from outlast.gateway.auth.hosts import OwnHosts
 from outlast.model.errors import ConfigError
 
 
@@ -64,6 +69,67 @@ async def test_a_proxy_that_cannot_be_believed_is_refused(
     )
     with pytest.raises(ConfigError):
         await listens(settings)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8000", 200),
+        ("[::1]:8000", 200),
+        ("localhost", 200),
+        ("agent.localhost:8000", 200),
+        ("agent.example.com", 200),
+        ("AGENT.example.com:443", 200),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example:8000", 403),
+        ("evil.example:127.0.0.1", 403),
+        ("[evil", 403),
+        ("", 403),
+    ],
+)
+async def test_other_names_are_refused(host: str, status: int) -> None:
+    app = OwnHosts(Response(), "https://agent.example.com/a2a")
+    assert await status_of(app, [(b"host", host.encode())]) == status
+
+
+async def test_who_says_no_name_is_no_browser() -> None:
+    assert await status_of(OwnHosts(Response(), "http://127.0.0.1:8000"), []) == 200
+
+
+async def status_of(app: ASGIApp, headers: list[tuple[bytes, bytes]]) -> int:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("no body is read")
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+    await app(scope, receive, send)
+    return int(sent[0]["status"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "status"), [(None, 403), ("OUTLAST_OPEN_TO_ALL", 200), ("OUTLAST_API_KEYS", 401)]
+)
+async def test_a_web_page_cannot_reach_loopback_under_its_own_name(
+    tmp_path: Path, setting: str | None, status: int
+) -> None:
+    given = {} if setting is None else {setting: "true"}
+    settings = configuration(given, database=f"sqlite:///{tmp_path}/x.db", port=0)
+    async with compose.open_stores(settings) as stores:
+        with capture_logs() as lines:
+            role = compose.gateway_role(agent, stores, settings, "epoch")
+            running = asyncio.ensure_future(role.run())
+            while not lines:
+                await asyncio.sleep(0)
+        async with httpx.AsyncClient(base_url=lines[0]["url"]) as http:
+            headers = {"Host": "evil.example:8000", "A2A-Version": "1.0"}
+            answer = await http.get("/tasks", headers=headers)
+        role.stop()
+        await running
+    assert answer.status_code == status
 
 
 async def listens(settings: Configuration) -> None:

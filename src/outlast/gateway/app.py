@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from outlast.gateway.auth.hosts import OwnHosts
 from outlast.gateway.auth.middleware import Authentication
 from outlast.gateway.auth.principal import Authenticator
 from outlast.gateway.bindings import JsonRpcBinding, RestBinding
@@ -40,11 +41,13 @@ def create_app(
     problems: Problems = tuple,
     unready: Unready | None = None,
     authenticator: Authenticator | None = None,
+    only_as: str | None = None,
 ) -> Starlette:
     """Both bindings, the card, `/healthz` and `/readyz`.
 
     With an authenticator, the last three stay public, and all else is for callers that it knows;
-    the handler then wants `with_principal`.
+    the handler then wants `with_principal`. `only_as`: callers reach it on loopback, or by the name
+    in this URL, and whoever uses another is refused.
 
     The application does not notice by itself that its server stops: `handler.close()` ends what
     waits, and `GatewayServer` calls it.
@@ -62,6 +65,7 @@ def create_app(
             *RestBinding(handler).routes(),
         ],
         middleware=[
+            *([Middleware(OwnHosts, url=only_as)] if only_as is not None else []),
             *([Middleware(Authentication, authenticator=authenticator)] if authenticator else []),
             Middleware(BodyLimit, limit=handler.config.max_body),
             Middleware(

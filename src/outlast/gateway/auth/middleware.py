@@ -40,7 +40,7 @@ class Authentication:
                 return
             except StoreUnavailable as error:
                 away = unavailable(error, "authenticate")
-                await _refusal(scope, away, 503, {"Retry-After": "5"})(scope, receive, send)
+                await refusal_of(scope, away, 503, {"Retry-After": "5"})(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -63,11 +63,11 @@ def _is_public(scope: Scope) -> bool:
 def _unauthenticated(error: Unauthenticated, scope: Scope) -> Response:
     refusal = of_caller(error)
     assert isinstance(refusal, RefusedError)
-    return _refusal(scope, refusal, 401, refusal.headers)
+    return refusal_of(scope, refusal, 401, refusal.headers)
 
 
-def _refusal(
-    scope: Scope, error: a2a.A2AError, status: int, headers: Mapping[str, str]
+def refusal_of(
+    scope: Scope, error: a2a.A2AError, status: int, headers: Mapping[str, str] | None = None
 ) -> Response:
     """The error as the binding says it which the path is of. The body has not been read, so a
     JSON-RPC error names no id."""
@@ -75,4 +75,4 @@ def _refusal(
     body = build_error_response(None, error) if is_json_rpc else build_rest_error_payload(error)
     if not is_json_rpc:
         body["error"]["code"] = status
-    return JSONResponse(body, status_code=status, headers=dict(headers))
+    return JSONResponse(body, status_code=status, headers=dict(headers or {}))
