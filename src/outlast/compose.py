@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from outlast.admission import check_reach, identification, knows_callers, ways_of_knowing
 from outlast.configuration import Configuration
 from outlast.gateway.app import Unready, create_app
-from outlast.gateway.auth.hosts import is_loopback
-from outlast.gateway.auth.principal import Authenticator, Principal
-from outlast.gateway.auth.token_rules import ALGORITHMS, TokenRules
-from outlast.gateway.auth.watch import Refusal, Watch, Watched
-from outlast.gateway.auth.ways import Way, any_of, by_api_keys, by_proxy, by_tokens
+from outlast.gateway.auth.principal import Authenticator
+from outlast.gateway.auth.watch import Watch, Watched
+from outlast.gateway.auth.ways import any_of
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import Durability, GatewayConfig
 from outlast.gateway.handler import OutlastRequestHandler
-from outlast.gateway.scopes import ResolveIdentity, with_principal
 from outlast.gateway.server import GatewayServer, listen
 from outlast.model.errors import ConfigError, OutlastError
 from outlast.store.access import Access
@@ -238,57 +236,6 @@ def _beat_stores(configuration: Configuration) -> BeatStores:
     return BeatStores(database=database, beats=Beats(database), work=Work(database, settings))
 
 
-def ways_of_knowing(agent: Agent, stores: Stores, configuration: Configuration) -> list[Way]:
-    """How a gateway of this agent knows its callers, in the order in which the ways are asked;
-    none when nobody is authenticated. Raises ConfigError for a way that cannot work."""
-    ways: list[Way] = []
-    if configuration.api_keys:
-        ways.append(by_api_keys(stores.access, agent.name))
-    if configuration.jwt_issuer is not None:
-        rules = _token_rules(configuration, configuration.jwt_issuer)
-        ways.append(by_tokens(rules, jwks_url=configuration.jwt_jwks_url))
-    # After what a caller sends itself: that a proxy knows it excuses no bad credential.
-    if configuration.proxy_header is not None:
-        ways.append(by_proxy(configuration.proxy_header, configuration.proxies or ()))
-    # Last: whoever sends a credential is judged by it, whatever a proxy says beside it.
-    return ways
-
-
-def _token_rules(configuration: Configuration, issuer: str) -> TokenRules:
-    return TokenRules(
-        issuer=issuer,
-        audiences=configuration.jwt_audience or (),
-        algorithms=ALGORITHMS
-        if configuration.jwt_algorithms is None
-        else configuration.jwt_algorithms,
-        leeway_s=configuration.jwt_leeway,
-        subject_claim=configuration.jwt_subject_claim,
-        tenant_claim=configuration.jwt_tenant_claim,
-        scope_claim=configuration.jwt_scope_claim,
-        shown_claims=configuration.jwt_shown_claims or (),
-    )
-
-
-def _identification(
-    agent: Agent, ways: list[Way], configuration: Configuration, watch: Watch
-) -> ResolveIdentity | None:
-    if not ways:
-        return None
-
-    def note(principal: Principal) -> None:
-        refused = Refusal(
-            kind="tenant.refused",
-            detail="named a tenant that is not its own",
-            subject=principal.subject,
-            tenant=principal.tenant or "",
-        )
-        watch.note(refused)
-
-    return with_principal(
-        agent.name, tenant_from_request=configuration.tenant_from_request, on_foreign=note
-    )
-
-
 def gateway_role(
     agent: Agent,
     stores: Stores,
@@ -298,8 +245,8 @@ def gateway_role(
 ) -> Role:
     """A gateway on its address. The card names the port that is really listened on. The health
     of a worker in the same process is told too."""
-    ways = ways_of_knowing(agent, stores, configuration)
-    _check_reach(configuration, ways)
+    ways = ways_of_knowing(agent.name, stores.access, configuration)
+    check_reach(configuration, ways)
     watch = Watch(stores.access, agent.name)
     known = any_of(ways)
     authenticator = None if known is None else Watched(known, watch)
@@ -313,7 +260,7 @@ def gateway_role(
         stores.log,
         stores.database.wakeups,
         config,
-        identify=_identification(agent, ways, configuration, watch),
+        identify=identification(agent.name, ways, configuration, watch),
         webhooks=stores.webhooks,
     )
     grpc = None
@@ -355,7 +302,7 @@ def gateway_config(configuration: Configuration) -> GatewayConfig:
     """What is configured for every gateway, wherever it listens and whatever its store."""
 
     def of_owners(limit: int) -> int | None:
-        return limit if limit and _knows_callers(configuration) else None
+        return limit if limit and knows_callers(configuration) else None
 
     return GatewayConfig(
         blocking_cap_s=configuration.blocking_cap,
@@ -394,22 +341,6 @@ def _durability(configuration: Configuration) -> Durability:
 def idempotency_window(configuration: Configuration) -> float:
     """How long a repeat of a send finds the first: as long as a finished task at most."""
     return min(configuration.idempotency_window, configuration.retention)
-
-
-def _knows_callers(configuration: Configuration) -> bool:
-    """Whether there is a way of knowing callers: without one all are the same owner."""
-    ways = (configuration.jwt_issuer, configuration.proxy_header)
-    return configuration.api_keys or any(way is not None for way in ways)
-
-
-def _check_reach(configuration: Configuration, ways: list[Way]) -> None:
-    """Raise ConfigError where other machines would reach a gateway that knows nobody."""
-    if not ways and not configuration.open_to_all and not is_loopback(configuration.host):
-        raise ConfigError(
-            f"nobody is authenticated, so the gateway listens on loopback only, not on"
-            f" {configuration.host}: say how callers are known (OUTLAST_API_KEYS=true,"
-            " OUTLAST_JWT_ISSUER or OUTLAST_PROXY_HEADER), or say OUTLAST_OPEN_TO_ALL=true"
-        )
 
 
 def _unready(stores: Stores, worker: Role | None) -> Unready:

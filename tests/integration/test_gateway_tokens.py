@@ -18,6 +18,7 @@ from google.protobuf.json_format import MessageToDict
 from structlog.testing import capture_logs
 
 from outlast import Client, compose
+from outlast.admission import ways_of_knowing
 from outlast.client import Opened, Patience, StatusChanged
 from outlast.configuration import configuration
 from outlast.gateway.auth.jwt import SignedTokens
@@ -268,7 +269,7 @@ async def test_who_brings_a_token_is_judged_by_it_whatever_a_proxy_says(
         database=sqlite_url,
     )
     async with compose.open_stores(settings) as stores:
-        way = any_of(compose.ways_of_knowing(make_agent(), stores, settings))
+        way = any_of(ways_of_knowing(make_agent().name, stores.access, settings))
     assert way is not None
     named = {"x-client-name": "bob"}
     assert (await way.authenticate(named, "10.0.0.1")).subject == "bob"
