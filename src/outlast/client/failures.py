@@ -30,13 +30,11 @@ class Failure:
     """A call that brought no answer.
 
     is_passing: the same call may succeed later. was_sent: the agent may have done what it asks.
-    is_away: the agent did not get to answer, whatever it was asked. after_s: how long the other
-    side wants to be left alone.
+    after_s: how long the other side wants to be left alone.
     """
 
     is_passing: bool
     was_sent: bool = True
-    is_away: bool = False
     after_s: float | None = None
 
 
@@ -50,19 +48,24 @@ def failure_of(error: BaseException) -> Failure:
         status = cause.response.status_code
         if status in _AWAY:
             return Failure(
-                is_passing=True,
-                was_sent=status not in _NOT_TAKEN,
-                is_away=True,
-                after_s=_after(cause.response),
+                is_passing=True, was_sent=status not in _NOT_TAKEN, after_s=_after(cause.response)
             )
     if isinstance(error, a2a.InternalError):
         return Failure(is_passing=(error.data or {}).get("retryable") == "true")
     for candidate in (error, cause):
         if isinstance(candidate, _NEVER_SENT):
-            return Failure(is_passing=True, was_sent=False, is_away=True)
+            return Failure(is_passing=True, was_sent=False)
         if isinstance(candidate, httpx.TransportError):
             return Failure(is_passing=not isinstance(candidate, httpx.UnsupportedProtocol))
     return Failure(is_passing=_grpc_code(cause) == "UNAVAILABLE")
+
+
+def is_held_back(error: BaseException) -> bool:
+    """Whether a stream was waited for in vain, as behind a proxy that passes on whole responses."""
+    cause = error.__cause__
+    if isinstance(cause, httpx.HTTPStatusError):
+        return cause.response.status_code == 504
+    return isinstance(error, httpx.ReadTimeout) or isinstance(cause, httpx.ReadTimeout)
 
 
 def translated(error: Exception, task_id: str = "") -> OutlastError:

@@ -18,7 +18,13 @@ from a2a.utils import errors as a2a
 
 from outlast.client.calls import Calls, Patience
 from outlast.client.differences import differences
-from outlast.client.failures import Failure, delay_before, failure_of, translated
+from outlast.client.failures import (
+    Failure,
+    delay_before,
+    failure_of,
+    is_held_back,
+    translated,
+)
 from outlast.client.snapshot import (
     ArtifactChanged,
     Event,
@@ -29,7 +35,7 @@ from outlast.client.snapshot import (
     StatusChanged,
     state_of,
 )
-from outlast.client.transports import LAST_ID
+from outlast.client.transports import ANSWERED, LAST_ID
 from outlast.wire.updates import apply_update, generation_of, under_uri
 
 _BARREN_STREAMS = 2
@@ -61,7 +67,10 @@ class Following:
         self._last_id: str | None = None
         self._streams = bool(calls.card.capabilities.streaming)
         self._barren = 0
+        self._is_starting_again = True  # all barren streams of late ended without an answer
+        self._has_doubts = False
         self._looks = 0
+        self._waits = True
 
     @property
     def is_over(self) -> bool:
@@ -109,21 +118,26 @@ class Following:
         """One stream, or one look at the task: (whether it is news, what is to be shown)."""
         if self._streams and (self._barren < _BARREN_STREAMS or self._looks >= _POLLS_PER_STREAM):
             self._looks = 0
+            self._waits = True
             self._barren += 1  # until something comes
             try:
                 async with aclosing(self._stream()) as items:
                     async for item in items:
                         self._barren = 0
+                        self._is_starting_again, self._has_doubts = True, False
                         self._linked(Link(by="stream"))
                         yield item
                 return
             except _SEEN_THROUGH:
                 # The task has ended, or nothing is streamed here: a look tells which.
                 self._streams = False
-            except Exception as error:
-                # A process that starts again says nothing about streams.
-                self._barren -= failure_of(error).is_away and self._barren > 0
-                raise
+        if self._streams and self._is_starting_again and not self._has_doubts:
+            # A process that starts again says nothing about streams. As soon as it answers at all
+            # they are tried once more: they show what a look at the task can only compare.
+            await self._calls.get(pb.GetTaskRequest(id=self._task_id, tenant=self._tenant))
+            self._barren, self._has_doubts = 0, True
+            yield False, None
+            return
         self._looks += 1
         events = await self._look()
         self._linked(Link(by="looks"))
@@ -145,8 +159,8 @@ class Following:
         headers = {} if self._last_id is None else {"Last-Event-ID": self._last_id}
         context = self._calls.context(headers, timeout=self._calls.silence_s)
         stream: Any = self._calls.subscribe(self._task_id, self._tenant, context)
-        async with aclosing(stream) as items:
-            async for item in items:
+        try:
+            async for item in stream:
                 shown = list(self._taken(item))
                 # Only now: an id must never be ahead of what was shown.
                 self._last_id = context.state.get(LAST_ID, self._last_id)
@@ -155,15 +169,24 @@ class Following:
                     yield True, event
                 if self.is_over:
                     return
+        except Exception as error:
+            if ANSWERED in context.state or is_held_back(error):
+                self._is_starting_again = False
+            raise
+        finally:
+            await stream.aclose()
 
     async def _look(self) -> list[Event]:
         request = pb.GetTaskRequest(id=self._task_id, tenant=self._tenant)
         generation = None if self._task is None else generation_of(self._task)
         headers = {}
-        if self._calls.is_ours and generation is not None:
+        waits = self._waits and self._calls.is_ours and generation is not None
+        if waits:
             headers = {"Outlast-Newer-Than": str(generation), "Outlast-Wait": f"{_WAIT_S:g}"}
+            self._waits = False  # unless it comes through: what cuts streams may cut this too
         context = self._calls.context(headers, timeout=_WAIT_S + 10)
         task = await self._calls.get(request, context)
+        self._waits = self._waits or waits
         events = list(self._caught_up(task))
         if events and self._last_id is not None:
             self._last_id = self._id_of(task)

@@ -1,6 +1,7 @@
 """The SDK's transports, with what they have no hook for: the ids of a stream's events.
 
-The id of the event that was yielded last stands in the call context's state under LAST_ID.
+The id of the event that was yielded last stands in the call context's state under LAST_ID, and
+under ANSWERED that the server has begun to answer.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.proto_utils import parse_lenient
 
 LAST_ID = "last_event_id"
+ANSWERED = "answered"
 CONNECT_S = 10.0
 
 
@@ -78,6 +80,7 @@ class _opened:
         headers |= arguments.get("headers", {})
         silence = None if context is None else context.timeout
         self._client = client
+        self._context = context
         self._request = client.build_request(
             method,
             url,
@@ -89,6 +92,8 @@ class _opened:
 
     async def __aenter__(self) -> httpx.Response:
         self._response = await self._client.send(self._request, stream=True)
+        if self._context is not None:
+            self._context.state[ANSWERED] = True
         if self._response.is_error:
             await self._response.aread()
             await self._response.aclose()
