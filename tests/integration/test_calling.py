@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +20,21 @@ from a2a.server.tasks import TaskUpdater
 from a2a.types import a2a_pb2 as pb
 from typer.testing import CliRunner
 
-from outlast.cli import app
+from outlast.cli import app as commands
+from outlast.gateway.app import create_app
+from outlast.gateway.auth.api_keys import ApiKeys, digest_of, key_id_of, new_key
+from outlast.gateway.cards import agent_card
+from outlast.gateway.config import GatewayConfig
+from outlast.gateway.handler import OutlastRequestHandler
+from outlast.gateway.scopes import with_principal
+from outlast.gateway.server import GatewayServer, listen
 from outlast.model.ids import TaskId
 from outlast.model.task import State
+from outlast.store.access import Access
+from outlast.store.protocols import NewKey
 from outlast.testing.fleet import until
 from tests.integration.test_client_elsewhere import elsewhere
-from tests.integration.test_gateway_support import running_gateway
+from tests.integration.test_gateway_support import Gateway, running_gateway
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ class Ran:
 async def outlast(*arguments: str, stdin: str = "", **environment: str) -> Ran:
     """The command, as from a shell whose output goes into files."""
     done = await asyncio.to_thread(
-        CliRunner().invoke, app, arguments, input=stdin, env={"OUTLAST_URL": "", **environment}
+        CliRunner().invoke, commands, arguments, input=stdin, env={"OUTLAST_URL": "", **environment}
     )
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -265,3 +275,59 @@ async def test_what_is_wrong_is_said_in_a_line(
         assert told in ran.err
         assert "s3cret" not in ran.err
         assert code == 2 or len(ran.err.splitlines()) == 1
+
+
+@asynccontextmanager
+async def guarded(gateway: Gateway, key: str) -> AsyncIterator[str]:
+    """The URL of a gateway on the same store, for the owner of this API key alone."""
+    access = Access(gateway.database)
+    digest = digest_of(key)
+    new = NewKey(
+        key_id=key_id_of(digest), agent="tester", digest=digest, name="ann", owner="ann",
+        tenant="", scopes=(), lasts=None,
+    )  # fmt: skip
+    await access.create_key(new, source="test")
+    listener = listen("127.0.0.1", 0)
+    config = GatewayConfig(url=f"http://127.0.0.1:{listener.getsockname()[1]}")
+    handler = OutlastRequestHandler(
+        gateway.agent, gateway.tasks, gateway.log, gateway.database.wakeups, config,
+        identify=with_principal("tester"),
+    )  # fmt: skip
+    card = agent_card(gateway.agent, config)
+    app = create_app(handler, card, authenticator=ApiKeys(access, "tester"))
+    server = GatewayServer(app, handler, listener)
+    serving = asyncio.create_task(server.serve())
+    try:
+        yield config.url
+    finally:
+        server.stop()
+        await serving
+
+
+async def test_credentials_come_from_the_environment_or_from_a_file(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    key, other = new_key(), new_key()
+    file = tmp_path / "key"
+    file.write_text(f"{key}\n")
+    async with running_gateway(sqlite_url) as gateway, guarded(gateway, key) as url:
+        sent = await outlast("send", url, "begin", "--no-wait", OUTLAST_TOKEN=key)
+        assert sent.code == 0, sent.err
+        task_id = sent.out.split()[0]
+        assert (await outlast("get", url, task_id, "--header", f"X-API-Key:@{file}")).code == 0
+        for token, told in (("", "is not set"), (other, "is not accepted")):
+            refused = await outlast("get", url, task_id, OUTLAST_TOKEN=token)
+            assert refused.code == 1
+            assert refused.err.endswith(f"OUTLAST_TOKEN, which {told}\n")
+            assert other not in refused.err
+
+
+async def test_an_authorization_goes_beside_the_conversation(sqlite_url: str) -> None:
+    async with running_gateway(sqlite_url) as gateway:
+        task_id = await gateway.started()
+        await gateway.hand.ask(task_id, "Log in", state=State.AUTH_REQUIRED)
+        asked = await outlast("get", gateway.url, task_id)
+        command = shlex.split(asked.err.partition("answer with: outlast ")[2])
+        done = await outlast(*command, stdin='{"token": "s3cret"}')
+        assert (done.code, done.err) == (0, "")
+        assert (await outlast("get", gateway.url, task_id)).out == f"{task_id} working\n"

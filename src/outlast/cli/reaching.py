@@ -19,7 +19,13 @@ from typer.core import TyperCommand
 
 from outlast.client import Client, Patience
 from outlast.configuration import PREFIX
-from outlast.model.errors import ConfigError, OutlastError, TaskNotFound, Unreachable
+from outlast.model.errors import (
+    ConfigError,
+    OutlastError,
+    TaskNotFound,
+    Unauthenticated,
+    Unreachable,
+)
 from outlast.model.task import State
 
 URL = f"{PREFIX}URL"
@@ -139,7 +145,11 @@ def say(text: str) -> None:
 
 
 def _told(error: OutlastError) -> str:
-    return " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    if isinstance(error, Unauthenticated):
+        is_set = "is not accepted" if os.environ.get(TOKEN) else "is not set"
+        return f"{text}; a bearer token comes from {TOKEN}, which {is_set}"
+    return text
 
 
 def _header(text: str) -> tuple[str, str]:

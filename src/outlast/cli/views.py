@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import time
 from types import TracebackType
@@ -52,7 +53,8 @@ def how_to_answer(agent: Agent, task_id: str, question: Question, state: State) 
     """The command that answers this question and no later one."""
     pause = [] if question.pause is None else ["--pause", question.pause]
     if state is State.AUTH_REQUIRED:
-        return agent.command("authorize", task_id, *pause, "--value", "-", "--url", agent.url)
+        beside = ["outlast", "authorize", task_id, *pause, "--value", "-", "--url", agent.url]
+        return shlex.join(beside)
     return agent.command("answer", task_id, "ANSWER", *pause)
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from time import time
 
 import httpx
+from a2a.client.errors import A2AClientError, AgentCardResolutionError
 from a2a.utils import errors as a2a
 
 from outlast.model.errors import (
+    ConfigError,
+    Forbidden,
     InvalidParams,
     OutlastError,
     Refused,
     TaskNotCancelable,
     TaskNotFound,
+    Unauthenticated,
     Unreachable,
     UnsupportedOperation,
 )
@@ -72,7 +77,9 @@ def translated(error: Exception, task_id: str = "") -> OutlastError:
     """The SDK's exception as one of ours. No text of it holds what was sent as a credential."""
     if isinstance(error, OutlastError):
         return error
-    text = str(error).removeprefix("Network communication error: ")
+    if (response := _response_of(error)) is not None:
+        return _of_response(response, error)
+    text = re.sub("^Network communication error:? ", "", str(error))
     match error:
         case a2a.TaskNotFoundError():
             return TaskNotFound(task_id, expired="expired" in text)
@@ -85,6 +92,31 @@ def translated(error: Exception, task_id: str = "") -> OutlastError:
     if failure_of(error).is_passing:
         return Unreachable(f"the agent cannot be reached: {text or type(error).__name__}")
     return Refused(text or type(error).__name__)
+
+
+def _response_of(error: Exception) -> httpx.Response | None:
+    """The response to blame, of one that is no error of the protocol."""
+    cause = error.__cause__
+    if isinstance(error, A2AClientError) and isinstance(cause, httpx.HTTPStatusError):
+        return None if failure_of(error).is_passing else cause.response
+    return None
+
+
+def _of_response(response: httpx.Response, error: Exception) -> OutlastError:
+    status = response.status_code
+    where = f"HTTP {status} from {response.url}"
+    try:
+        said = str(response.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError, httpx.StreamError):
+        said = ""
+    text = f"{where}: {said}" if said else where
+    if status == 401:
+        return Unauthenticated(text)
+    if status == 403:
+        return Forbidden(text)
+    if isinstance(error, AgentCardResolutionError):
+        return ConfigError(f"there is no Agent Card where the agent should be: {where}")
+    return Refused(text)
 
 
 def delay_before(attempt: int, failure: Failure, *, first: float, longest: float) -> float:

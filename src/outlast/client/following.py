@@ -140,7 +140,8 @@ class Following:
             return
         self._looks += 1
         events = await self._look()
-        self._linked(Link(by="looks"))
+        if not self.is_over:  # a task that has ended has no streams
+            self._linked(Link(by="looks"))
         for event in events:
             yield True, event
         yield False, None
