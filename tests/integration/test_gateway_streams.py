@@ -13,6 +13,7 @@ from a2a.utils import errors as a2a
 
 from outlast.model.errors import StoreUnavailable
 from outlast.model.ids import TaskId
+from outlast.store.log import Log
 from tests.integration.test_gateway_fold_law import folded, shown
 from tests.integration.test_gateway_support import (
     BINDINGS,
@@ -117,6 +118,34 @@ async def test_a_long_log_comes_in_pages_without_a_gap(sqlite_url: str) -> None:
         items = [first, *await rest_of(stream)]
 
         assert texts(items[:-1]) == [str(number) for number in range(700)]
+
+
+async def test_an_event_is_read_once_however_many_follow(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would otherwise wait for the pool's connections, one after another."""
+    reads = 0
+    events_since = Log.events_since
+
+    async def counted(log: Log, *given: Any, **named: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await events_since(log, *given, **named)
+
+    monkeypatch.setattr(Log, "events_since", counted)
+    async with running_gateway(sqlite_url, poll_s=30) as gateway:
+        task_id = await gateway.started()
+        streams = [gateway.subscribe(task_id) for _ in range(20)]
+        await asyncio.gather(*map(anext, streams))
+        reads = 0
+        for number in range(10):
+            await gateway.hand.report(task_id, f"report {number}")
+            await asyncio.gather(*map(anext, streams))
+        read = reads
+        await gateway.hand.finish(task_id)
+        await asyncio.gather(*map(rest_of, streams))
+
+    assert read <= 30, "once for the event, and now and then once more for nothing"
 
 
 async def test_case_016_a_subscription_never_hangs_on_an_end_in_between(sqlite_url: str) -> None:

@@ -222,7 +222,10 @@ class Tail:
         self._weight = 0
 
     def _wake(self) -> None:
-        for waiter in self._waiting:
+        # Who is woken waits no more, though it may run only after another has seen the news and
+        # waits again: that one would take itself for the last, and the news would be forgotten.
+        woken, self._waiting = self._waiting, set()
+        for waiter in woken:
             if not waiter.done():
                 waiter.set_result(None)
 
