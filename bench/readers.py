@@ -88,6 +88,8 @@ class Subscription(asyncio.Protocol):
         for line in lines:
             if line.startswith(b"data:"):
                 self._read(now, json.loads(line[5:]))
+            elif line == b"0\r":  # the stream is over; the connection would be kept
+                self.transport.abort()
             elif line.startswith(b"HTTP/1.1 ") and b"200" not in line:
                 self._fail(line.decode())
 
