@@ -197,3 +197,22 @@ async def test_a_reader_that_stops_reading_does_not_hold_up_the_servers_stop(
 
         assert time.monotonic() - began < grace_s - 1
         assert not (await reader.rest()).endswith(b"\n\n"), "half an event is none"
+
+
+async def test_nobody_gets_more_streams_by_not_reading_them(sqlite_url: str) -> None:
+    async with running_gateway(sqlite_url, max_open_calls=2) as gateway:
+        small_buffers(gateway)
+        task_id = await gateway.started()
+        await gateway.hand.chunk(task_id, "x" * 300_000, append=False)
+        readers = [Reader(gateway, task_id) for _ in range(2)]
+        await until_followed(gateway, task_id, 2)
+        await until_let_go(gateway, task_id)
+        assert (await gateway.get(f"/tasks/{task_id}:subscribe")).status_code == 429
+        for reader in readers:
+            reader.socket.close()
+        async with asyncio.timeout(10):
+            while gateway.handler._quotas._open:
+                await asyncio.sleep(0.01)
+        stream = gateway.subscribe(task_id)
+        await anext(stream)
+        await stream.aclose()

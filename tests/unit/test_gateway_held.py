@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 
 import pytest
 from a2a.types import a2a_pb2 as pb
 
 from outlast.gateway.sse import Cut, Held
-from outlast.gateway.stream import Item
+from outlast.gateway.stream import Again, Item
 from outlast.model.ids import Seq
 
 
@@ -30,6 +31,7 @@ class Log:
         self.words = list(words)
         self.opened: list[int] = []
         self.closed = 0
+        self.open = 0
         self.failure: Exception | None = None
 
     async def read(self, seq: Seq) -> AsyncGenerator[Item, None]:
@@ -42,8 +44,16 @@ class Log:
         finally:
             self.closed += 1
 
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        self.open += 1
+        yield
+        self.open -= 1
+
     def item(self, number: int) -> Item:
-        return Item(pb.Task(id=self.words[number - 1]), Seq(number), self.read)
+        return Item(
+            pb.Task(id=self.words[number - 1]), Seq(number), Again(at=self.read, kept=self.kept)
+        )
 
     async def held(self) -> Held:
         later = self.read(Seq(1))
@@ -63,8 +73,10 @@ async def test_what_was_let_go_of_is_read_again_from_its_place() -> None:
     assert (await held.piece(0), log.opened) == (b"third", [1, 2, 2])
     held.let_go()
     assert not await held.advance()
+    assert log.open == 1, "its owner's stream is open all the while, and once"
     await held.aclose()
     assert log.closed == len(log.opened)
+    assert log.open == 0
 
 
 async def test_a_frame_that_has_become_another_is_not_gone_on_with() -> None:

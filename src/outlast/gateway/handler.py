@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, aclosing, nullcontext
 from dataclasses import replace
+from functools import partial
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.request_handler import RequestHandler
@@ -150,6 +151,7 @@ class OutlastRequestHandler(RequestHandler):
                 seen=seen,
                 answered_by=params.message.message_id,
                 until=identity.expires_at,
+                kept=partial(self._quotas.keep_open, identity.scope),
             )
             async with aclosing(items):
                 async for item in items:
@@ -214,6 +216,7 @@ class OutlastRequestHandler(RequestHandler):
                 seen=self._seen(context),
                 refuse_ended=True,
                 until=identity.expires_at,
+                kept=partial(self._quotas.keep_open, identity.scope),
             )
             async with aclosing(items):
                 async for item in items:

@@ -44,6 +44,12 @@ class Quotas:
                 " close some",
                 retry_after=_RETRY_STREAM_S,
             )
+        with self.keep_open(scope):
+            yield
+
+    @contextmanager
+    def keep_open(self, scope: Scope) -> Iterator[None]:
+        """What was opened under `open` stays open: it counts, and is not refused."""
         self._open[scope] += 1
         try:
             yield

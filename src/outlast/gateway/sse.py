@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from starlette.responses import Response
@@ -161,6 +161,7 @@ class Held:
         self._frame: bytes | None = frames.of_item(first)
         self._was = 0
         self._closing: asyncio.Task[None] | None = None
+        self._kept = ExitStack()
 
     async def advance(self) -> bool:
         """Go on to the next item. False: there is none."""
@@ -191,6 +192,8 @@ class Held:
         from nowhere else, a direct Message, is kept."""
         if self._again is None or self._later is None:
             return
+        if self._closing is None:
+            self._kept.enter_context(self._again.kept())
         self._was = hash(self._frame)
         self._frame = None
         self._closing = asyncio.create_task(_closed(self._later))
@@ -198,9 +201,10 @@ class Held:
 
     async def aclose(self) -> None:
         """Nobody writes any more."""
-        if self._later is not None:
-            await self._later.aclose()
-        await self._until_closed()
+        with self._kept:
+            if self._later is not None:
+                await self._later.aclose()
+            await self._until_closed()
 
     async def _until_closed(self) -> None:
         if self._closing is not None:
@@ -210,7 +214,7 @@ class Held:
         await self._until_closed()
         assert self._again is not None
         assert self._seq is not None, "what has no place in the log is not let go of"
-        self._later = self._again(self._seq)
+        self._later = self._again.at(self._seq)
         try:
             self._frame = self._frames.of_item(await anext(self._later))
         except StopAsyncIteration:

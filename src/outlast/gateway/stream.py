@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -40,9 +40,8 @@ class Item:
     """Something of a stream, and the seq up to which a reader has then seen the log; a direct
     Message has none. Readers share items, and so what is made of them.
 
-    again: the Task that a stream begins with knows how to go on with that stream from here, or
-    from a later item of it, by its seq. Whoever writes to a reader that stops reading can let go
-    of everything, and read it again when the reader does.
+    again: of the Task that a stream begins with. Whoever writes to a reader that stops reading can
+    let go of everything, and read it again when the reader does.
     """
 
     event: pb.Message | pb.Task | Update
@@ -57,7 +56,17 @@ class Item:
         return one_line(text)
 
 
-Again = Callable[[Seq], AsyncGenerator[Item, None]]
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """How to go on with a stream that was closed for a while.
+
+    at: the stream from its item of a seq on. kept: what the stream has open with its owner's
+    quota is still open meanwhile; a reader does not get another stream by not reading one.
+    """
+
+    at: Callable[[Seq], AsyncGenerator[Item, None]]
+    kept: Callable[[], AbstractContextManager[None]] = nullcontext
+
 
 Ends = Callable[[State, bool], bool]
 """Whether a state ends a stream; the bool says that it waits for an authorization that a message
@@ -89,6 +98,7 @@ class _Followed:
     own: Seq
     first: Seq
     until: float | None
+    kept: Callable[[], AbstractContextManager[None]]
 
     def is_end(self, state: State, in_band: bool, seq: Seq) -> bool:
         return seq >= self.own and self.ends(state, in_band)
@@ -113,6 +123,7 @@ class Streams:
         answered_by: str = "",
         refuse_ended: bool = False,
         until: float | None = None,
+        kept: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> AsyncGenerator[Item, None]:
         """The Task as it is now, then each later event, up to the one that brings a state which
         `ends` the stream; or until the gateway stops, or this time of the wall clock.
@@ -145,6 +156,7 @@ class Streams:
                 own=own,
                 first=reading.seq,
                 until=until,
+                kept=kept,
             )
             async with aclosing(self._from(tail, followed, reading)) as items:
                 del reading
@@ -180,7 +192,8 @@ class Streams:
         waited for: a stream that is idle for days must not hold what it brought last."""
         cursor = reading.seq
         is_end = followed.is_end(reading.state, reading.in_band, cursor)
-        yield Item(reading.task, cursor, partial(self._again, followed))
+        again = Again(at=partial(self._again, followed), kept=followed.kept)
+        yield Item(reading.task, cursor, again)
         del reading
         if not is_end:
             async with aclosing(self._later(tail, followed, cursor)) as later:
