@@ -43,6 +43,10 @@ _BARREN_STREAMS = 2
 _POLLS_PER_STREAM = 20
 """After so many looks a stream is tried again."""
 _WAIT_S = 20.0
+_HELD_S = 1.0
+"""A look that took so long was held until there was news, or the wait was over: the next one may
+follow at once, and so misses nothing for long. One that came back sooner may come from a server
+that does not wait."""
 _SEEN_THROUGH = (a2a.UnsupportedOperationError, a2a.MethodNotFoundError, NotImplementedError)
 
 
@@ -95,9 +99,9 @@ class Following:
             failure = Failure(is_passing=True)
             try:
                 async with aclosing(self._once()) as batch:
-                    async for is_news, event in batch:
+                    async for is_fruitful, event in batch:
                         failing_since = None
-                        attempt = 0 if is_news else attempt
+                        attempt = 0 if is_fruitful else attempt
                         if event is not None:
                             yield event
             except Exception as error:
@@ -115,7 +119,8 @@ class Following:
                 await asyncio.sleep(pause)
 
     async def _once(self) -> AsyncGenerator[tuple[bool, Event | None], None]:
-        """One stream, or one look at the task: (whether it is news, what is to be shown)."""
+        """One stream, or one look at the task: (whether the next may follow soon, what is to be
+        shown)."""
         if self._streams and (self._barren < _BARREN_STREAMS or self._looks >= _POLLS_PER_STREAM):
             self._looks = 0
             self._waits = True
@@ -139,12 +144,14 @@ class Following:
             yield False, None
             return
         self._looks += 1
+        began = asyncio.get_running_loop().time()
         events = await self._look()
+        was_held = asyncio.get_running_loop().time() - began >= _HELD_S
         if not self.is_over:  # a task that has ended has no streams
             self._linked(Link(by="looks"))
         for event in events:
             yield True, event
-        yield False, None
+        yield was_held, None
         self._streams = self._streams or self._streams_again()
 
     def _linked(self, link: Link) -> None:
