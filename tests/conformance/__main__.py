@@ -62,8 +62,8 @@ async def main(names: Sequence[str]) -> list[Run]:
         folder = Path(place)
         if "one" in names:
             async with houses.one_file(folder) as fleet:
-                for name in ("one process", "restarted"):
-                    async with houses.one_process(fleet) as client:
+                for name, settings in (("one process", {}), ("restarted", houses.WITH_WEBHOOKS)):
+                    async with houses.one_process(fleet, **settings) as client:
                         runs += await play_all(name, client, tests)
         if "two" in names:
             async with houses.two_gateways(folder) as client:

@@ -48,7 +48,7 @@ async def act(ctx: Ctx) -> Next:
     prefix = ctx.checkpoint.prefix
     match prefix:
         case "tck-auth-required":
-            return ctx.fail("agents cannot ask for authorization yet")
+            await ctx.require_auth("Give me access.")
         case "tck-task-failure":
             return ctx.fail("the message asked for a failure")
         case "tck-input-required":

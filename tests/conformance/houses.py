@@ -15,6 +15,9 @@ from outlast.testing.postgres_server import PostgresServer
 from tests.conformance.acts import ROOT
 from tests.conformance.transports import PATIENCE_S
 
+WITH_WEBHOOKS = {"OUTLAST_PUSH_NOTIFICATIONS": "true"}
+"""What has these tests applied to webhooks that need the card to promise them."""
+
 AGENT = "tests.conformance.agent:agent"
 
 
@@ -50,9 +53,9 @@ async def one_file(folder: Path) -> AsyncIterator[Fleet]:
 
 
 @asynccontextmanager
-async def one_process(fleet: Fleet) -> AsyncIterator[httpx.AsyncClient]:
-    """`outlast serve`, until it is told to stop."""
-    child = await fleet.serve()
+async def one_process(fleet: Fleet, **settings: str) -> AsyncIterator[httpx.AsyncClient]:
+    """`outlast serve` with these settings, until it is told to stop."""
+    child = await fleet.serve(environment=settings)
     async with _client([child.url]) as client:
         yield client
     await child.stop()
@@ -62,7 +65,9 @@ async def one_process(fleet: Fleet) -> AsyncIterator[httpx.AsyncClient]:
 async def two_gateways(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     """Two gateways, of which each request meets the next, and two workers, on PostgreSQL."""
     with _postgres() as database:
-        async with Fleet(database, folder / "fleet", agent=AGENT, cwd=ROOT) as fleet:
+        async with Fleet(
+            database, folder / "fleet", agent=AGENT, cwd=ROOT, environment=WITH_WEBHOOKS
+        ) as fleet:
             gateways = [await fleet.gateway(), await fleet.gateway()]
             workers = [await fleet.worker(), await fleet.worker()]
             async with _client([gateway.url for gateway in gateways]) as client:
