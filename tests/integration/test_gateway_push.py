@@ -21,6 +21,7 @@ from tests.integration.test_gateway_support import (
     EVERY_BINDING,
     SCOPE,
     Gateway,
+    agent_with_inbox,
     count_tasks,
     message,
     running_gateway,
@@ -254,6 +255,17 @@ async def test_a_config_comes_with_a_stream_and_with_an_answer(
         assert task.state is State.WORKING
         pinned = {row["config_id"]: row["pinned_seq"] for row in await rows(gateway)}
         assert pinned == {"streamed": None, "answered": task.generation}
+
+
+async def test_a_config_comes_with_a_message_to_a_task_that_works(sqlite_url: str) -> None:
+    agent = agent_with_inbox()
+    async with running_gateway(sqlite_url, agent=agent, push_notifications=True) as gateway:
+        task_id = await gateway.started()
+        await gateway.hand.report(task_id, "under way")
+        await sent(gateway.client(), sending(config(id="noted"), text="also", task_id=task_id))
+        (kept,) = await rows(gateway)
+        generation = (await gateway.tasks.get(SCOPE, task_id)).generation
+        assert (kept["config_id"], kept["pinned_seq"]) == ("noted", generation)
 
 
 @both
