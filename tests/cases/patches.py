@@ -1,4 +1,4 @@
-"""What a child of a fleet may be given before it starts: another host name, another clock."""
+"""What a child of a fleet may be given before it starts: another host name, clock or pace."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sqlite3
 import time
 from pathlib import Path
 from typing import Any
+
+from outlast.sweeps.sweeper import Sweeper
 
 CLOCK = "CASES_CLOCK"
 """Names a file that holds by how many seconds this process's wall clock is wrong, at any time."""
@@ -44,3 +46,11 @@ def other_clock() -> None:
     sqlite3.connect = connect  # type: ignore[assignment]
     time.time = lambda: right() + offset()
     time.time_ns = lambda: right_ns() + int(offset() * 1e9)
+
+
+def sweep_often() -> None:
+    """Retention is looked at all the time, so that a test need not wait for it."""
+    defaults = Sweeper.__init__.__kwdefaults__
+    assert defaults is not None
+    assert defaults["retention_s"] > 1
+    defaults["retention_s"] = 0.1
