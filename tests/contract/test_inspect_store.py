@@ -166,6 +166,9 @@ BREACHES: dict[str, list[str]] = {
         "update tasks set next_seq = next_seq + 1",
         "update task_events set seq = seq + 10 where seq = 3",
     ],
+    "laws_what_is_trimmed_is_folded": [
+        "update tasks set trimmed_seq = 1",
+    ],
     "laws_fence_never_falls": [
         "update task_events set fence = 7 where seq = 2",
     ],
