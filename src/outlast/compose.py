@@ -22,7 +22,7 @@ from outlast.gateway.auth.principal import Authenticator
 from outlast.gateway.auth.watch import Watch, Watched
 from outlast.gateway.auth.ways import any_of
 from outlast.gateway.cards import agent_card
-from outlast.gateway.config import Durability, GatewayConfig
+from outlast.gateway.config import Durability, GatewayConfig, Idempotency
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.server import GatewayServer, listen
 from outlast.model.errors import ConfigError, OutlastError
@@ -305,6 +305,7 @@ def gateway_config(configuration: Configuration) -> GatewayConfig:
         return limit if limit and knows_callers(configuration) else None
 
     return GatewayConfig(
+        idempotency=Idempotency(configuration.idempotency),
         blocking_cap_s=configuration.blocking_cap,
         poll_s=configuration.poll,
         durability=_durability(configuration),

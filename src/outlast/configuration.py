@@ -165,6 +165,11 @@ class Configuration(BaseModel):
     tombstone: float = Field(default=90 * 86400.0, gt=0)
     """How long its owner is told that a task has expired, and a repeat of its send too."""
 
+    idempotency: Literal["auto", "always", "header", "off"] = "auto"
+    """Which sends may be repeated and start nothing twice: `auto`, those with an Idempotency-Key
+    and those whose `messageId` is a UUID or ULID; `always`, under any `messageId`; `header`, only
+    those with an Idempotency-Key; `off`, none."""
+
     idempotency_window: float = Field(default=86400.0, gt=0)
     """How long a repeat of a send finds the first one; at most the retention."""
 

@@ -38,6 +38,7 @@ BAD: dict[str, list[str]] = {
     "retention": ["0", "for ever"],
     "resume_window": ["-1", "for ever"],
     "tombstone": ["0", "for ever"],
+    "idempotency": ["required", "AUTO"],
     "idempotency_window": ["0", "2592001", "for ever"],
     "crash_limit": ["0", "three"],
     "compat_0_3": ["perhaps"],
