@@ -636,6 +636,24 @@ class TestReceive:
             with pytest.raises(KeyReused):
                 await store.tasks.receive(to_inbox(run.task_id, digest="another"))
 
+    async def test_of_two_at_once_that_insist_on_one_generation_one_is_taken(
+        self, store: Store
+    ) -> None:
+        """When the task is at another generation than `if_generation`, nothing is written:
+        GenerationMismatch, with both."""
+        other = await store.another()
+        run = await store.claimed()
+        for _ in range(5):
+            current = (await store.task(run.task_id)).generation
+            outcomes = await asyncio.gather(
+                store.tasks.receive(to_inbox(run.task_id, f"a{current}", if_generation=current)),
+                other.tasks.receive(to_inbox(run.task_id, f"b{current}", if_generation=current)),
+                return_exceptions=True,
+            )
+            (loser,) = [one for one in outcomes if isinstance(one, BaseException)]
+            assert isinstance(loser, GenerationMismatch)
+            assert (await store.task(run.task_id)).generation == current + 1
+
     async def test_interleaving_20_repeated_after_the_end_returns_the_first(
         self, store: Store
     ) -> None:

@@ -28,6 +28,7 @@ from tests.integration.test_gateway_support import (
     BINDINGS,
     SCOPE,
     Gateway,
+    agent_with_inbox,
     history,
     message,
     running_gateway,
@@ -345,3 +346,16 @@ async def test_a_message_that_starts_a_task_has_no_generation_to_insist_on(
     async with running_gateway(sqlite_url) as gateway:
         task = await gateway.send(insisting(7, ""), immediately=True)
         assert task.status.state == pb.TASK_STATE_SUBMITTED
+
+
+async def test_a_message_to_a_task_that_works_can_insist_too(sqlite_url: str) -> None:
+    """A worker's event comes in between: the inbox would take the message, its caller would not
+    have sent it."""
+    async with running_gateway(sqlite_url, agent=agent_with_inbox()) as gateway:
+        task_id = await gateway.started()
+        await gateway.send(insisting(1, task_id, "first"), immediately=True)
+        await gateway.hand.report(task_id, "busy")
+        with pytest.raises(TaskGenerationMismatchError, match="which is at 3"):
+            await gateway.send(insisting(2, task_id), immediately=True, binding="HTTP+JSON")
+        await gateway.send(insisting(3, task_id, "second"), immediately=True)
+        assert history(await gateway.task(task_id)) == ["begin", "first", "second"]
