@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+import grpc
 import pytest
+from a2a.compat.v0_3 import a2a_v0_3_pb2
+from a2a.types import a2a_pb2 as pb
 
 from outlast.gateway.auth.api_keys import new_key
 from outlast.gateway.scopes import with_principal
@@ -93,6 +96,38 @@ async def test_case_113_every_operation_wants_a_credential(
         looked_up = any("api_keys_valid" in name for name in asked)
         assert looked_up is (sent in ("unknown", "expired"))
         assert not any("tasks_" in name for name in asked)
+
+
+async def test_case_113_no_grpc_method_of_either_version_is_left_out(sqlite_url: str) -> None:
+    async with guarded(sqlite_url, {"ann": "acme"}, serves_0_3=True) as door:
+        channel = door.called.channel
+        services = [
+            service
+            for file in (pb.DESCRIPTOR, a2a_v0_3_pb2.DESCRIPTOR)
+            for service in file.services_by_name.values()
+        ]
+        paths = {
+            f"/{service.full_name}/{method.name}": (
+                channel.unary_stream if method.server_streaming else channel.unary_unary
+            )
+            for service in services
+            for method in service.methods
+        }
+        assert len(paths) > 20
+        known = door.headers("ann")
+        for path, calling in paths.items():
+            for body in (b"", b"\xff"):
+                assert await code_of(calling(path)(body)) == "UNAUTHENTICATED", path
+            assert await code_of(calling(path)(b"\xff", metadata=known)) == "INVALID_ARGUMENT", path
+
+
+async def code_of(call: Any) -> str:
+    """The code with which a call ends, whose first answer is read."""
+    try:
+        await (call.read() if hasattr(call, "read") else call)
+    except grpc.aio.AioRpcError as error:
+        return str(error.code().name)
+    return "OK"
 
 
 async def test_case_113_the_card_is_public_and_says_what_is_enforced(sqlite_url: str) -> None:

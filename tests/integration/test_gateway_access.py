@@ -53,7 +53,7 @@ def app_of(gateway: Gateway) -> Starlette:
         gateway.tasks,
         gateway.log,
         gateway.database.wakeups,
-        GatewayConfig(),
+        GatewayConfig(serves_0_3=True),
         identify=with_principal("tester"),
     )
     keys = ApiKeys(Access(gateway.database), "tester")
@@ -111,7 +111,7 @@ async def test_every_route_is_for_known_callers(gateway: Gateway, prefix: str, s
         "twice": [("X-API-Key", KEYS["ann"]), ("X-API-Key", KEYS["ann"])],
     }[sent]
     routes = routes_of(inner)
-    assert len(routes) > 20
+    assert len(routes) > 40
     async with caller(app, prefix=prefix) as client:
         for method, path in routes:
             with statements() as asked:

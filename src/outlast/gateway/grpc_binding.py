@@ -45,6 +45,7 @@ _LONGEST_TEXT = 400
 that: more would reach the caller as another error than its own."""
 
 _OLDER = "/a2a.v1."
+_UNREADABLE = "the request is not a message of the method's type"
 _SPARE = 0.1
 _MOST_SPARE_S = 1.0
 UNTIL_ENDED = frozenset(
@@ -102,6 +103,14 @@ class Answering:
         with translated("authenticate"):
             sent = [(name, value) for name, value in _said(context) if isinstance(value, str)]
             return await admitted(self._authenticator, sent, peer_of(context))
+
+    async def refuse_unreadable(self, context: Any) -> None:
+        """End a call whose request does not parse. Whoever is unknown learns only that."""
+        try:
+            await self.known(context)
+            raise a2a.InvalidRequestError(_UNREADABLE)
+        except a2a.A2AError as error:
+            await self.abort_context(error, context)
 
     async def write_stream(
         self,
@@ -198,10 +207,13 @@ class Readable(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Lets requests that do not parse through to the binding, which says what is wrong with them:
     gRPC's own answer is an unknown error with the name of a class of ours."""
 
+    def __init__(self, older: Answering | None = None) -> None:
+        """`older` says what is wrong with requests of 0.3: the SDK's code for them would not know
+        what an unreadable one is."""
+        self._older = older
+
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
-        if handler_call_details.method.startswith(_OLDER):
-            return handler  # the SDK's code would not know what an unreadable request is
         if handler is None or handler.request_streaming or handler.request_deserializer is None:
             return handler
         make = (
@@ -209,8 +221,11 @@ class Readable(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             if handler.response_streaming
             else grpc.unary_unary_rpc_method_handler
         )
+        method = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        if self._older is not None and handler_call_details.method.startswith(_OLDER):
+            method = partial(_checked, method, self._older)
         return make(
-            handler.unary_stream if handler.response_streaming else handler.unary_unary,
+            method,
             request_deserializer=partial(_read, handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
@@ -271,7 +286,7 @@ def status_of(error: a2a.A2AError) -> status_pb2.Status:
 async def begun(request: Any, call: ServerCallContext, context: Any) -> None:
     """Refuse what does not parse, and say that our extension was activated (§4.6)."""
     if isinstance(request, Unreadable):
-        raise a2a.InvalidRequestError("the request is not a message of the method's type")
+        raise a2a.InvalidRequestError(_UNREADABLE)
     if EXTENSION_URI in call.requested_extensions:
         await context.send_initial_metadata(((HTTP_EXTENSION_HEADER.lower(), EXTENSION_URI),))
 
@@ -279,6 +294,12 @@ async def begun(request: Any, call: ServerCallContext, context: Any) -> None:
 async def _until_late(context: Any) -> None:
     remaining: float = context.time_remaining()
     await asyncio.sleep(remaining - min(_SPARE * remaining, _MOST_SPARE_S))
+
+
+async def _checked(method: Any, older: Answering, request: Any, context: Any) -> Any:
+    if isinstance(request, Unreadable):
+        await older.refuse_unreadable(context)
+    return await method(request, context)
 
 
 def _read(deserialize: Callable[[bytes], Any], data: bytes) -> Any:

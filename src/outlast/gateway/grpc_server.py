@@ -53,12 +53,13 @@ class GrpcServer:
         self._handler = handler
         self._grace_s = grace_s
         self._stopping = asyncio.Event()
-        self._server = grpc.aio.server(interceptors=[Readable()], options=_options(handler))
+        older = Grpc03(handler, authenticator) if handler.config.serves_0_3 else None
+        self._server = grpc.aio.server(interceptors=[Readable(older)], options=_options(handler))
         register: Any = a2a_pb2_grpc.add_A2AServiceServicer_to_server
         register(GrpcBinding(handler, authenticator), self._server)
-        if handler.config.serves_0_3:
+        if older is not None:
             register_older: Any = a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server
-            register_older(Grpc03(handler, authenticator), self._server)
+            register_older(older, self._server)
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             self.port: int = (
