@@ -28,7 +28,7 @@ class Operator:
 
     def run(self, *words: str, code: int = 0) -> Result:
         result = CliRunner().invoke(
-            app, [*words, "--database", self.database], env={"COLUMNS": "200"}
+            app, [*words, "--database", self.database], env={"COLUMNS": "80"}
         )
         assert result.exit_code == code, result.output
         return result

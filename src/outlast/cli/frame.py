@@ -30,11 +30,14 @@ DatabaseUrl = Annotated[
 ]
 
 
+_WIDTHS = {"task": 36, "key": 12}
+
+
 def table(*columns: str) -> Table:
     """Cells are folded, never cut: an id that is cut cannot be copied into the next command."""
     table = Table()
     for column in columns:
-        table.add_column(column, overflow="fold", min_width=36 if column == "task" else None)
+        table.add_column(column, overflow="fold", min_width=_WIDTHS.get(column))
     return table
 
 
