@@ -14,7 +14,8 @@ from a2a.types import a2a_pb2 as pb
 
 from outlast.gateway.auth.api_keys import new_key
 from outlast.gateway.scopes import with_principal
-from outlast.model.ids import TaskId
+from outlast.model.ids import Millis, TaskId
+from outlast.store.admin import Admin
 from tests.cases.doors import BINDINGS, OPERATIONS, all_of, guarded
 from tests.contract.stores import statements
 from tests.integration.test_gateway_hand import Hand
@@ -77,8 +78,9 @@ async def test_case_113_every_operation_wants_a_credential(
 ) -> None:
     async with guarded(sqlite_url, {"ann": "acme"}, push_notifications=True) as door:
         task_id = await door.begun("ann")
-        key = await door.give_key("old", lasts=1)
+        key = await door.give_key("old", lasts=1000)
         del door.keys["old"]
+        await Admin(door.gateway.database).move_clock(Millis(2000))
         door.more += {
             "nothing": [],
             "malformed": [("authorization", "Bearer outlast_x")],

@@ -19,6 +19,7 @@ from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.scopes import with_principal
 from outlast.model.ids import Millis
 from outlast.store.access import Access
+from outlast.store.admin import Admin
 from outlast.store.database import Database
 from outlast.store.protocols import NewKey
 from tests.contract.stores import statements
@@ -44,6 +45,7 @@ async def gateway(sqlite_url: str) -> AsyncIterator[Gateway]:
                 lasts=Millis(1) if owner == "old" else None,
             )
             await access.create_key(new, source="test")
+        await Admin(running.database).move_clock(Millis(1000))
         yield running
 
 

@@ -22,6 +22,7 @@ class Keys:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.expires_at = Millis(4_000_000_000_000)
 
     async def valid_key(self, agent: str, digest: str) -> ApiKey | None:
         self.asked += 1
@@ -34,7 +35,7 @@ class Keys:
             tenant="acme",
             scopes=("run",),
             created_at=Millis(0),
-            expires_at=Millis(5000),
+            expires_at=self.expires_at,
             revoked_at=None,
         )
 
@@ -67,10 +68,19 @@ async def test_a_key_is_known_by_either_header(header: str) -> None:
     way = ApiKeys(keys, "agent")
     value = KEY if header == "x-api-key" else f"bearer {KEY}"
     found = await way.authenticate({header: value}, None)
-    assert found == Principal(subject="ann", tenant="acme", scopes=("run",), expires_at=5.0)
+    assert found == Principal(subject="ann", tenant="acme", scopes=("run",), expires_at=4e9)
     assert KEY not in repr(found)
     await way.authenticate({header: value}, None)
     assert keys.asked == 1
+
+
+async def test_a_key_that_should_be_over_is_asked_for_again() -> None:
+    keys = Keys()
+    keys.expires_at = Millis(5000)
+    way = ApiKeys(keys, "agent")
+    for _ in range(2):
+        await way.authenticate({"x-api-key": KEY}, None)
+    assert keys.asked == 2
 
 
 @pytest.mark.parametrize(

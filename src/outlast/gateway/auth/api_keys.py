@@ -56,6 +56,11 @@ def _checksum(secret: str) -> str:
     return _letters(zlib.crc32(secret.encode()).to_bytes(4, "big"))
 
 
+def _is_over(key: ApiKey) -> bool:
+    """By the clock of this machine; whether it is really over the store says."""
+    return key.expires_at is not None and key.expires_at <= time.time() * 1000
+
+
 class ApiKeys:
     """Callers known by `Authorization: Bearer outlast_…` or `X-API-Key`."""
 
@@ -83,7 +88,7 @@ class ApiKeys:
 
     async def _find(self, digest: str) -> ApiKey | None:
         since, known = self._known.get(digest, (0.0, None))
-        if known is not None and time.monotonic() - since < CACHE_S:
+        if known is not None and time.monotonic() - since < CACHE_S and not _is_over(known):
             return known
         found = await self._store.valid_key(self._agent, digest)
         # Only what exists is kept: keys that somebody invents would push out those in use.
