@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from outlast.cli.live import LiveView
 from outlast.cli.reaching import (
     ENDS,
     EXITS,
@@ -25,7 +26,7 @@ from outlast.cli.reaching import (
     call,
     say,
 )
-from outlast.cli.views import Connection, as_json, printable, show_task, view_of
+from outlast.cli.views import Connection, JsonView, PlainView, View, as_json, printable, show_task
 from outlast.client import Client, Link, Patience, Snapshot
 from outlast.model.errors import ConfigError
 from outlast.model.task import State
@@ -224,13 +225,21 @@ def add_to(app: typer.Typer) -> None:
 
 async def _watched(client: Client, task_id: str, agent: Agent, *, json_: bool) -> int:
     state = State.SUBMITTED
-    with view_of(agent, json_=json_, numbered=client.numbers_events) as view:
+    with _view(agent, Connection(numbered=client.numbers_events), json_=json_) as view:
         follow = client.follow(task_id, on_link=view.linked, patience=_AWAY)
         async with aclosing(follow) as events:
             async for event in events:
                 view.show(event)
                 state = event.state or state
     return ENDS.get(state, 0)
+
+
+def _view(agent: Agent, connection: Connection, *, json_: bool) -> View:
+    if json_:
+        return JsonView(connection)
+    if sys.stdout.isatty():
+        return LiveView(agent, connection)
+    return PlainView(agent, connection)
 
 
 async def _settled(client: Client, task_id: str) -> Snapshot:

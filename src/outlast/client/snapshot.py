@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,18 +12,20 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
 
 from outlast.model.task import State
+from outlast.wire.messages import with_whole_numbers
 from outlast.wire.updates import generation_of, under_uri
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a task asks. `pause` names it, `schema` is what its answer must fit, and `deadline` is
-    until when it waits, where the server says so."""
+    """What a task asks: a text, and `data` that it is about. `pause` names it, `schema` is what its
+    answer must fit, and `deadline` is until when it waits, where the server says so."""
 
     text: str
     pause: str | None
     schema: Mapping[str, Any] | None
     deadline: datetime | None = None
+    data: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,9 @@ class Snapshot:
 
     @property
     def written(self) -> Sequence[tuple[str, str, str]]:
-        """The id, name and text of each artifact, in order."""
+        """The id and name of each artifact, in order, and what `shown_of` makes of it."""
         return [
-            (item.artifact_id, item.name or item.artifact_id, text_of(item.parts))
+            (item.artifact_id, item.name or item.artifact_id, shown_of(item.parts))
             for item in self.task.artifacts
         ]
 
@@ -181,6 +184,11 @@ class ArtifactChanged:
     def text(self) -> str:
         return text_of(self.update.artifact.parts)
 
+    @property
+    def shown(self) -> str:
+        """What `shown_of` makes of its parts."""
+        return shown_of(self.update.artifact.parts)
+
 
 @dataclass(frozen=True)
 class Reset:
@@ -227,7 +235,18 @@ def question_in(status: pb.TaskStatus) -> Question | None:
         pause=said.get("pause"),
         schema=said.get("schema"),
         deadline=_time_in(said.get("deadline")),
+        data=[data for data in map(_data_in, status.message.parts) if _is_asked_about(data)],
     )
+
+
+def _data_in(part: pb.Part) -> Any:
+    is_data = part.WhichOneof("content") == "data"
+    return with_whole_numbers(MessageToDict(part.data)) if is_data else None
+
+
+def _is_asked_about(data: Any) -> bool:
+    """Not the schema of the answer, which our agents put beside it."""
+    return data is not None and not (isinstance(data, dict) and data.keys() == {"schema"})
 
 
 def _time_in(text: object) -> datetime | None:
@@ -241,3 +260,27 @@ def _time_in(text: object) -> datetime | None:
 def text_of(parts: Any, *, between: str = "") -> str:
     """The text parts, joined: chunks of an artifact without anything between them."""
     return between.join(part.text for part in parts if part.WhichOneof("content") == "text")
+
+
+def shown_of(parts: Any) -> str:
+    """The parts for a reader: text as it is, and everything else on a line of its own."""
+    shown = ""
+    for part in parts:
+        if part.WhichOneof("content") == "text":
+            shown += part.text
+        elif line := _line_of(part):
+            shown += f"{line}\n" if not shown or shown.endswith("\n") else f"\n{line}\n"
+    return shown
+
+
+def _line_of(part: pb.Part) -> str:
+    name = part.filename or part.media_type
+    match part.WhichOneof("content"):
+        case "data":
+            return json.dumps(_data_in(part), ensure_ascii=False)
+        case "url":
+            return f"{part.url} ({name})" if name else str(part.url)
+        case "raw":
+            return f"({len(part.raw)} bytes: {name or 'a file'})"
+        case _:
+            return ""

@@ -36,7 +36,7 @@ def to_json(message: _Message, *, path: str) -> dict[str, Any]:
         body: dict[str, Any] = MessageToDict(message)
     except SerializeToJsonError as error:
         raise InvalidParams("holds a number that is not finite", path=path) from error
-    return {name: _with_whole_numbers(value) for name, value in body.items()}
+    return {name: with_whole_numbers(value) for name, value in body.items()}
 
 
 def struct_to_json(struct: Any, *, path: str) -> dict[str, Any]:
@@ -72,13 +72,14 @@ def from_proto(message: pb.Message) -> content.Message:
     return content.Message.from_json(to_json(message, path="message"))
 
 
-def _with_whole_numbers(value: Any) -> Any:
+def with_whole_numbers(value: Any) -> Any:
+    """The JSON with whole numbers as they were written: in the protocol's data all are floating."""
     match value:
         case float() if value.is_integer() and abs(value) <= _EXACT:
             return int(value)
         case dict():
-            return {key: _with_whole_numbers(item) for key, item in value.items()}
+            return {key: with_whole_numbers(item) for key, item in value.items()}
         case list():
-            return [_with_whole_numbers(item) for item in value]
+            return [with_whole_numbers(item) for item in value]
         case _:
             return value
