@@ -20,7 +20,10 @@ T = TypeVar("T")
 out = Console()
 errors = Console(stderr=True)
 
-AgentPath = Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="The agent to run.")]
+AgentPath = Annotated[
+    str,
+    typer.Argument(metavar="MODULE:AGENT", help="Where it is: hello:agent is `agent` in hello.py."),
+]
 DatabaseUrl = Annotated[
     str | None,
     typer.Option(

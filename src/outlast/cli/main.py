@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outlast import compose
+from outlast import __version__, compose
 from outlast.cli import access, calling, policy
 from outlast.cli.frame import (
     AgentPath,
@@ -230,6 +230,35 @@ def _json_of(text: str) -> Any:
 access.add_to(app)
 calling.add_to(app)
 policy.add_to(app)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"outlast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version."),
+    ] = False,
+) -> None:
+    """Never shown: the help is the program's own."""
+
+
+def _sort_into_panels() -> None:
+    """What runs an agent comes first in the help, and what calls one stands by itself."""
+    for command in app.registered_commands:
+        if not isinstance(command.rich_help_panel, str) and command.callback is not None:
+            runs = command.callback.__name__ in {"serve", "gateway", "worker", "migrate"}
+            command.rich_help_panel = "Running an agent" if runs else "Operating it"
+    for group in app.registered_groups:
+        group.rich_help_panel = "Operating it"
+
+
+_sort_into_panels()
 
 
 def _error_of(error: str | None) -> str:
