@@ -12,6 +12,7 @@ from outlast.model.ids import TaskId
 from outlast.model.task import State
 from tests.integration.test_gateway_support import (
     BINDINGS,
+    EVERY_BINDING,
     message,
     rest_of,
     running_gateway,
@@ -19,13 +20,14 @@ from tests.integration.test_gateway_support import (
 )
 
 both = pytest.mark.parametrize("binding", BINDINGS)
+every_binding = pytest.mark.parametrize("binding", EVERY_BINDING)
 
 
-@both
+@every_binding
 async def test_case_023_a_send_stream_ends_at_a_question_and_a_subscription_goes_on(
     sqlite_url: str, binding: str
 ) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         sending = gateway.stream(message(), binding=binding)
         first = await anext(sending)
         task_id = TaskId(first.task.id)
@@ -116,9 +118,9 @@ async def test_case_047_of_cancel_and_completion_one_wins_and_all_agree(database
                 assert canceled == await gateway.task(task_id)
 
 
-@both
+@every_binding
 async def test_a_task_that_has_ended_cannot_be_canceled(sqlite_url: str, binding: str) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         task_id = await gateway.started()
         await gateway.hand.finish(task_id)
         with pytest.raises(a2a.TaskNotCancelableError, match="completed"):
@@ -127,11 +129,11 @@ async def test_a_task_that_has_ended_cannot_be_canceled(sqlite_url: str, binding
             await gateway.cancel("no-such-task", binding=binding)
 
 
-@both
+@every_binding
 async def test_errors_before_the_first_event_are_plain_errors(
     sqlite_url: str, binding: str
 ) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         task_id = await gateway.started()
         await gateway.hand.finish(task_id)
         with pytest.raises(a2a.UnsupportedOperationError, match="has ended"):

@@ -16,6 +16,7 @@ from outlast.model.task import State
 from outlast.wire.extension import EXTENSION_URI
 from tests.integration.test_gateway_support import (
     BINDINGS,
+    EVERY_BINDING,
     Gateway,
     history,
     message,
@@ -24,12 +25,13 @@ from tests.integration.test_gateway_support import (
 )
 
 both = pytest.mark.parametrize("binding", BINDINGS)
+every_binding = pytest.mark.parametrize("binding", EVERY_BINDING)
 YES_OR_NO = {"type": "boolean"}
 
 
-@both
+@every_binding
 async def test_an_answer_resumes_the_task_in_its_context(database_url: str, binding: str) -> None:
-    async with running_gateway(database_url) as gateway:
+    async with running_gateway(database_url, on_grpc=True) as gateway:
         task_id = await gateway.started()
         await gateway.hand.ask(task_id, "sure?", YES_OR_NO)
         answer = message("yes", task_id=task_id)
@@ -43,12 +45,12 @@ async def test_an_answer_resumes_the_task_in_its_context(database_url: str, bind
         assert json.loads(entries[0].result or "")["value"] is True
 
 
-@both
+@every_binding
 async def test_an_answer_that_does_not_fit_leaves_the_task_paused(
     sqlite_url: str, binding: str
 ) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         task_id = await gateway.started()
         await gateway.hand.ask(task_id, "how many?", schema)
         with pytest.raises(a2a.InvalidParamsError, match=r"message\.parts\[1\]\.data\.n"):
@@ -83,12 +85,12 @@ async def test_a_wrong_context_is_refused(sqlite_url: str) -> None:
         assert (await gateway.task(task_id)).status.state == pb.TASK_STATE_INPUT_REQUIRED
 
 
-@both
+@every_binding
 async def test_case_040_a_message_to_a_finished_task_is_refused(
     sqlite_url: str, binding: str
 ) -> None:
     finished: dict[TaskId, pb.Task] = {}
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         for state in (State.COMPLETED, State.FAILED, State.REJECTED, State.CANCELED):
             task_id = await gateway.started()
             if state is State.CANCELED:
@@ -97,7 +99,7 @@ async def test_case_040_a_message_to_a_finished_task_is_refused(
                 await gateway.hand.finish(task_id, state)
             finished[task_id] = await gateway.task(task_id)
             await _refuses_messages(gateway, task_id, binding)
-    async with running_gateway(sqlite_url) as restarted:
+    async with running_gateway(sqlite_url, on_grpc=True) as restarted:
         for task_id, before in finished.items():
             await _refuses_messages(restarted, task_id, binding)
             assert await restarted.task(task_id) == before

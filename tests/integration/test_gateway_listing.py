@@ -14,12 +14,14 @@ from outlast.wire.extension import EXTENSION_URI
 from tests.integration.test_gateway_fold_law import shown
 from tests.integration.test_gateway_support import (
     BINDINGS,
+    EVERY_BINDING,
     Gateway,
     message,
     running_gateway,
 )
 
 both = pytest.mark.parametrize("binding", BINDINGS)
+every_binding = pytest.mark.parametrize("binding", EVERY_BINDING)
 
 
 def by_tenant(context: ServerCallContext, tenant: str) -> Identity:
@@ -41,9 +43,9 @@ async def conversation(gateway: Gateway, *, turns: int = 2) -> pb.Task:
     return await gateway.task(task_id)
 
 
-@both
+@every_binding
 async def test_a_listed_task_is_what_get_task_shows(sqlite_url: str, binding: str) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         task = await conversation(gateway)
         await gateway.hand.finish(await gateway.started("another"))
 
@@ -75,9 +77,9 @@ async def test_fields_are_there_or_not_as_the_specification_says(sqlite_url: str
             assert rest["nextPageToken"] == ""
 
 
-@both
+@every_binding
 async def test_filters_are_applied_together(sqlite_url: str, binding: str) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         first = await gateway.started()
         asking = (await conversation(gateway)).id
         done = await gateway.started("end")
@@ -128,11 +130,11 @@ async def test_what_no_list_has_is_refused_by_name(
         assert rest.json()["error"]["details"][1]["fieldViolations"][0]["field"] == path
 
 
-@both
+@every_binding
 async def test_case_111_a_list_and_its_tokens_stay_within_the_scope(
     sqlite_url: str, binding: str
 ) -> None:
-    async with running_gateway(sqlite_url, identify=by_tenant) as gateway:
+    async with running_gateway(sqlite_url, identify=by_tenant, on_grpc=True) as gateway:
 
         async def list_of(tenant: str, **params: Any) -> pb.ListTasksResponse:
             return await gateway.page(binding=binding, tenant=tenant, **params)

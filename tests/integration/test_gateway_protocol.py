@@ -29,6 +29,7 @@ from outlast.model.task import State
 from outlast.wire.extension import EXTENSION_URI
 from tests.integration.test_gateway_support import (
     BINDINGS,
+    EVERY_BINDING,
     Nothing,
     history,
     message,
@@ -37,6 +38,7 @@ from tests.integration.test_gateway_support import (
 )
 
 both = pytest.mark.parametrize("binding", BINDINGS)
+every_binding = pytest.mark.parametrize("binding", EVERY_BINDING)
 ALL = ["begin", "sure?", "yes"]
 
 
@@ -126,11 +128,11 @@ async def test_a_path_that_the_protocol_lacks_is_said_in_its_words(sqlite_url: s
             assert error["details"][0]["reason"] == "METHOD_NOT_FOUND"
 
 
-@both
+@every_binding
 async def test_case_125_history_length_means_the_same_everywhere(
     sqlite_url: str, binding: str
 ) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         for length, expected in [(None, ALL), (0, []), (2, ALL[1:]), (9, ALL)]:
             task_id = await gateway.started()
             await gateway.hand.ask(task_id, "sure?")
@@ -150,11 +152,11 @@ async def test_case_125_history_length_means_the_same_everywhere(
                 assert history(task) == expected
 
 
-@both
+@every_binding
 async def test_case_125_a_negative_history_length_is_an_error(
     sqlite_url: str, binding: str
 ) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         task_id = await gateway.started()
         with pytest.raises(a2a.InvalidParamsError, match="historyLength"):
             await gateway.client(binding).get_task(pb.GetTaskRequest(id=task_id, history_length=-1))

@@ -14,6 +14,7 @@ from outlast.store.protocols import NewTask, Sent
 from outlast.store.tasks import Tasks
 from tests.integration.test_gateway_support import (
     BINDINGS,
+    EVERY_BINDING,
     Gateway,
     count_tasks,
     history,
@@ -24,14 +25,15 @@ from tests.integration.test_gateway_support import (
 )
 
 both = pytest.mark.parametrize("binding", BINDINGS)
+every_binding = pytest.mark.parametrize("binding", EVERY_BINDING)
 YES_OR_NO = {"type": "boolean"}
 
 
-@both
+@every_binding
 async def test_case_001_a_send_whose_reply_was_lost_can_be_repeated(
     sqlite_url: str, binding: str
 ) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         sent = message("effect K")
         first = await gateway.send(sent, binding=binding, immediately=True)
         again = await gateway.send(sent, binding=binding, immediately=True)
@@ -151,11 +153,11 @@ async def test_an_uncertain_write_is_repeated_and_finds_the_first(
         assert await count_tasks(gateway) == 1
 
 
-@both
+@every_binding
 async def test_a_store_that_stays_away_is_a_clear_error_without_its_details(
     sqlite_url: str, binding: str
 ) -> None:
-    async with running_gateway(sqlite_url, store_patience_s=0.2) as gateway:
+    async with running_gateway(sqlite_url, store_patience_s=0.2, on_grpc=True) as gateway:
         forgetful(gateway, losses=1000, written=False)
         with pytest.raises(a2a.InternalError, match="send the same request again") as raised:
             await gateway.send(message(), binding=binding, immediately=True)

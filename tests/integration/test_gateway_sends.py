@@ -14,6 +14,7 @@ from outlast.model.task import State
 from outlast.wire.extension import EXTENSION_URI
 from tests.integration.test_gateway_support import (
     BINDINGS,
+    EVERY_BINDING,
     SCOPE,
     history,
     message,
@@ -22,17 +23,18 @@ from tests.integration.test_gateway_support import (
 )
 
 both = pytest.mark.parametrize("binding", BINDINGS)
+every_binding = pytest.mark.parametrize("binding", EVERY_BINDING)
 YES_OR_NO = {"type": "boolean"}
 
 
 # --- new tasks ------------------------------------------------------------------------------------
 
 
-@both
+@every_binding
 async def test_case_007_a_send_that_returns_immediately_names_its_task(
     database_url: str, binding: str
 ) -> None:
-    async with running_gateway(database_url) as gateway:
+    async with running_gateway(database_url, on_grpc=True) as gateway:
         task = await gateway.send(message("begin"), binding=binding, immediately=True)
 
         assert task.status.state == pb.TASK_STATE_SUBMITTED
@@ -79,12 +81,12 @@ async def test_an_input_is_checked_before_a_task_exists(sqlite_url: str) -> None
         assert task.status.state == pb.TASK_STATE_SUBMITTED
 
 
-@both
+@every_binding
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_direct_message_answers_without_a_task(
     sqlite_url: str, binding: str, streaming: bool
 ) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         client = gateway.client(binding, streaming=streaming)
         request = pb.SendMessageRequest(message=message("hello", context_id="c"))
 
@@ -101,9 +103,9 @@ async def test_a_direct_message_answers_without_a_task(
 # --- waiting --------------------------------------------------------------------------------------
 
 
-@both
+@every_binding
 async def test_case_008_a_blocking_send_returns_the_question(sqlite_url: str, binding: str) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         sending = asyncio.create_task(gateway.send(message(), binding=binding))
         task_id = await only_task(gateway)
         await gateway.hand.ask(task_id, "which one?", YES_OR_NO)

@@ -17,6 +17,7 @@ from outlast.store.log import Log
 from tests.integration.test_gateway_fold_law import folded, shown
 from tests.integration.test_gateway_support import (
     BINDINGS,
+    EVERY_BINDING,
     Gateway,
     message,
     rest_of,
@@ -25,18 +26,19 @@ from tests.integration.test_gateway_support import (
 )
 
 both = pytest.mark.parametrize("binding", BINDINGS)
+every_binding = pytest.mark.parametrize("binding", EVERY_BINDING)
 
 
 def texts(items: list[pb.StreamResponse]) -> list[str]:
     return [item.artifact_update.artifact.parts[0].text for item in items[1:]]
 
 
-@both
+@every_binding
 @pytest.mark.parametrize("extended", [False, True])
 async def test_case_088_a_stream_folds_to_the_task(
     sqlite_url: str, binding: str, extended: bool
 ) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         stream = gateway.stream(message(), binding=binding, extended=extended)
         first = await anext(stream)
         task_id = TaskId(first.task.id)
@@ -54,11 +56,11 @@ async def test_case_088_a_stream_folds_to_the_task(
         assert texts == [["again"], ["x", "y"]]
 
 
-@both
+@every_binding
 async def test_case_011_what_was_missed_is_in_the_next_streams_task(
     sqlite_url: str, binding: str
 ) -> None:
-    async with running_gateway(sqlite_url) as gateway:
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         task_id = await gateway.started()
         stream = gateway.subscribe(task_id, binding=binding)
         await anext(stream)
