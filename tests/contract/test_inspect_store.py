@@ -184,6 +184,8 @@ BREACHES: dict[str, list[str]] = {
         "delete from tasks",
         "insert into task_ledger (ledger_id, key, kind, fence, write_no, intent_at)"
         " values ('nobody', 'k', 'memo', 1, 1, 1)",
+        "insert into webhooks (task_id, config_id, url, created_at)"
+        " values ('nobody', 'one', 'https://hooks.example.com', 1)",
     ],
     "laws_leases_have_runs": [
         "delete from task_runs",

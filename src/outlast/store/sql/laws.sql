@@ -44,7 +44,7 @@ select tasks.task_id, tasks.status_at, task_events.seq, task_events.created_at
    and task_events.seq = (select max(seq) from task_events as said
                            where said.task_id = tasks.task_id and said.kind <> 'artifact');
 
--- laws_no_orphans: rows of the log, of runs, ledgers and folds that no task names
+-- laws_no_orphans: rows of the log, of runs, ledgers, folds and webhooks that no task names
 select 'task_events' as of_table, task_id as id from task_events
  where not exists (select 1 from tasks where tasks.task_id = task_events.task_id)
    and not exists (select 1 from tombstones
@@ -57,7 +57,10 @@ select 'task_ledger', ledger_id from task_ledger
  where not exists (select 1 from tasks where tasks.ledger_id = task_ledger.ledger_id)
 union all
 select 'task_folds', task_id from task_folds
- where not exists (select 1 from tasks where tasks.task_id = task_folds.task_id);
+ where not exists (select 1 from tasks where tasks.task_id = task_folds.task_id)
+union all
+select 'webhooks', task_id from webhooks
+ where not exists (select 1 from tasks where tasks.task_id = webhooks.task_id);
 
 -- laws_leases_have_runs: leased tasks without an open run, and open runs without the lease
 select task_id, fence from tasks
