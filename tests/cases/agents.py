@@ -9,6 +9,7 @@ import asyncio
 import ctypes
 import os
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -50,6 +51,41 @@ async def afterwards(ctx: Stage) -> Next:
     if ctx.checkpoint.arguments == ["later"]:
         raise Permanent("as the scene wants it")
     return ctx.complete("played")
+
+
+# --- a talk -------------------------------------------------------------------------------------
+
+
+class Talk(BaseModel):
+    """What it does under which key, until when, and what it has heard meanwhile."""
+
+    key: str
+    place: str
+    heard: list[str] = []
+
+
+talks = Workflow("talks", version=1, checkpoint=Talk, inbox=True)
+
+
+@talks.start
+async def begin_talk(message: Message) -> Talk:
+    key, place = message.text.split()
+    return Talk(key=key, place=place)
+
+
+@talks.step
+async def talk(ctx: Context[Talk, Sink]) -> Next:
+    """An effect, then a long work, which ends when the test has made the file."""
+    await ctx.once(ctx.checkpoint.key, ctx.resources.post, ctx.checkpoint.key)
+    is_over = False
+    while not is_over:
+        is_over = Path(ctx.checkpoint.place).exists()
+        heard = [message.text for message in await ctx.inbox()]
+        if heard:
+            ctx.checkpoint.heard += heard
+            await ctx.commit(f"heard {len(ctx.checkpoint.heard)}")
+        await asyncio.sleep(0.05)
+    return ctx.complete(", ".join(ctx.checkpoint.heard))
 
 
 # --- scenes -------------------------------------------------------------------------------------
@@ -203,12 +239,14 @@ agent = Agent(
     "cases",
     description="The probe, and scenes.",
     skills=[],
-    workflows=[probe, scenes],
+    workflows=[probe, scenes, talks],
     resources=open_sink,
 )
 
 
 @agent.route
-async def pick(message: Message, caller: Caller) -> Workflow[Script] | Workflow[Scene]:
-    """The probe, unless the caller names the scenes."""
+async def pick(message: Message, caller: Caller) -> Workflow[Script] | Message:
+    """The probe, unless the caller names another workflow, or only greets."""
+    if message.text == "hello":
+        return Message.agent(f"hello, caller number {uuid.uuid4()}")
     return probe

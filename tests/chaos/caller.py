@@ -104,10 +104,15 @@ class Caller:
 
     @asynccontextmanager
     async def stream(
-        self, text: str, *, task: Json | None = None, workflow: str | None = None
+        self,
+        text: str,
+        *,
+        task: Json | None = None,
+        workflow: str | None = None,
+        message_id: str | None = None,
     ) -> AsyncIterator[Events]:
         """The events of SendStreamingMessage. Leaving the context closes the socket."""
-        body = _send_body(text, task, None, workflow, None, None)
+        body = _send_body(text, task, None, workflow, message_id, None)
         async with self._events("POST", "/message:stream", body) as events:
             yield events
 
