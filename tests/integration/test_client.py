@@ -16,6 +16,7 @@ from outlast import Client
 from outlast.client import ArtifactChanged, Event, Opened, Patience, Reset, StatusChanged
 from outlast.model.errors import (
     ConfigError,
+    GenerationMismatch,
     TaskCanceled,
     TaskFailed,
     TaskNotFound,
@@ -26,6 +27,7 @@ from outlast.model.task import State
 from outlast.testing.proxy import Proxy
 from outlast.wire.updates import apply_update
 from tests.integration.test_gateway_support import (
+    BINDINGS,
     Gateway,
     count_tasks,
     only_task,
@@ -115,6 +117,36 @@ async def test_a_late_answer_is_not_given_to_the_next_question(sqlite_url: str) 
         with pytest.raises(UnsupportedOperation, match="is over"):
             await client.answer(task_id, "yes", pause=question.pause)
         assert (await client.get(task_id)).state is State.INPUT_REQUIRED
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_send_can_insist_that_nothing_has_happened_since(
+    sqlite_url: str, binding: str
+) -> None:
+    async with running_gateway(sqlite_url) as gateway, Client(only(gateway, binding)) as client:
+        task_id = await gateway.started()
+        await gateway.hand.ask(task_id, "Sure?")
+        with pytest.raises(GenerationMismatch) as raised:
+            await client.send("yes", task_id=task_id, if_generation=1)
+        assert (raised.value.task_id, raised.value.expected, raised.value.current) == (
+            task_id,
+            1,
+            2,
+        )
+        seen = await client.get(task_id)
+        sent = await client.send("yes", task_id=task_id, wait=False, if_generation=seen.generation)
+        assert sent.snapshot is not None
+        assert sent.snapshot.state is State.WORKING
+
+
+def only(gateway: Gateway, binding: str) -> pb.AgentCard:
+    """The card with this binding alone."""
+    card = pb.AgentCard()
+    card.CopyFrom(gateway.card)
+    spoken = [item for item in card.supported_interfaces if item.protocol_binding == binding]
+    del card.supported_interfaces[:]
+    card.supported_interfaces.extend(spoken)
+    return card
 
 
 async def test_a_send_waits_for_a_question_and_a_result_for_the_end(sqlite_url: str) -> None:

@@ -29,8 +29,9 @@ from outlast.model.errors import (
     UnsupportedOperation,
 )
 from outlast.model.task import State
-from outlast.wire.extension import EXTENSION_URI
+from outlast.wire.extension import EXTENSION_URI, IF_GENERATION
 from outlast.wire.messages import to_proto
+from outlast.wire.updates import under_uri
 
 _ENDED: Mapping[State, type[NotCompleted]] = {
     State.FAILED: TaskFailed,
@@ -118,6 +119,7 @@ class Client:
         wait: bool = True,
         key: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        if_generation: int | None = None,
     ) -> Sent:
         """Send a message: it starts a task, or goes to one that exists.
 
@@ -125,11 +127,18 @@ class Client:
         carry one message id and one key, so an agent that recognises repeats takes the message
         once; to any other agent it is sent again only when it certainly was not taken.
 
-        key: the key, for repeats of your own, from another process too. Raises Uncertain when
-        nobody can say whether the message was taken, Unreachable, and what the agent refuses.
+        key: the key, for repeats of your own, from another process too. if_generation: the
+        generation of the task as you saw it; when something has happened since, the message is
+        refused with GenerationMismatch, by an agent that speaks our extension.
+
+        Raises Uncertain when nobody can say whether the message was taken, Unreachable, and what
+        the agent refuses.
         """
         calls = self._agent_calls
         body = _message(message, task_id, context_id)
+        if if_generation is not None:
+            said = {**under_uri(body), IF_GENERATION: if_generation}
+            body.metadata.update({EXTENSION_URI: said})
         request = pb.SendMessageRequest(message=body, tenant=self._tenant)
         if metadata:
             request.metadata.update(dict(metadata))

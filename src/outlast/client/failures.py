@@ -15,6 +15,7 @@ from a2a.utils import errors as a2a
 from outlast.model.errors import (
     ConfigError,
     Forbidden,
+    GenerationMismatch,
     InvalidParams,
     OutlastError,
     Refused,
@@ -24,6 +25,7 @@ from outlast.model.errors import (
     Unreachable,
     UnsupportedOperation,
 )
+from outlast.wire.mismatch import TaskGenerationMismatchError
 
 _NOT_TAKEN = frozenset({429, 503})
 _AWAY = frozenset({502, 503, 504, 429})
@@ -89,6 +91,8 @@ def translated(error: Exception, task_id: str = "") -> OutlastError:
             return UnsupportedOperation(text)
         case a2a.InvalidParamsError():
             return InvalidParams(text)
+        case TaskGenerationMismatchError():
+            return _mismatch(error, task_id)
     if failure_of(error).is_passing:
         return Unreachable(f"the agent cannot be reached: {text or type(error).__name__}")
     return Refused(text or type(error).__name__)
@@ -117,6 +121,16 @@ def _of_response(response: httpx.Response, error: Exception) -> OutlastError:
     if isinstance(error, AgentCardResolutionError):
         return ConfigError(f"there is no Agent Card where the agent should be: {where}")
     return Refused(text)
+
+
+def _mismatch(error: TaskGenerationMismatchError, task_id: str) -> OutlastError:
+    """It may come from any agent of A2A 1.1, and its details are not ours to rely on."""
+    known = error.data or {}
+    try:
+        expected, current = int(known["expectedGeneration"]), int(known["currentGeneration"])
+    except (KeyError, TypeError, ValueError):
+        return UnsupportedOperation(str(error))
+    return GenerationMismatch(task_id, expected=expected, current=current)
 
 
 def delay_before(attempt: int, failure: Failure, *, first: float, longest: float) -> float:

@@ -20,13 +20,27 @@ from a2a.client.transports.rest import RestTransport
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.proto_utils import parse_lenient
 
+from outlast.wire.mismatch import CODE, TaskGenerationMismatchError
+
 LAST_ID = "last_event_id"
 ANSWERED = "answered"
 CONNECT_S = 10.0
 
 
 class JsonRpcWithIds(JsonRpcTransport):
-    """JSON-RPC. The SDK drops the `id:` lines of streams."""
+    """JSON-RPC. The SDK drops the `id:` lines of streams, and does not know the errors that others
+    have added to its table since it was imported."""
+
+    def _create_jsonrpc_error(self, error_dict: dict[str, Any]) -> Exception:
+        error: Exception = super()._create_jsonrpc_error(error_dict)
+        if error_dict.get("code") != CODE:
+            return error
+        details = error_dict.get("data")
+        infos = (
+            [one for one in details if isinstance(one, dict)] if isinstance(details, list) else []
+        )
+        known = next((one["metadata"] for one in infos if "metadata" in one), None)
+        return TaskGenerationMismatchError(error_dict.get("message"), known)
 
     async def _send_stream_request(
         self, rpc_request_payload: dict[str, Any], context: ClientCallContext | None = None
