@@ -15,7 +15,7 @@ from outlast.model.ids import TaskId
 from outlast.wire.extension import EXTENSION_URI
 from outlast.wire.updates import generation_of, under_uri
 from tests.integration.test_gateway_fold_law import check_fold
-from tests.integration.test_gateway_grpc import EXTENDED, called
+from tests.integration.test_gateway_grpc import EXTENDED, SPOKEN, called
 from tests.integration.test_gateway_support import (
     BINDINGS,
     Gateway,
@@ -215,6 +215,12 @@ async def test_over_grpc_the_last_id_is_metadata(sqlite_url: str) -> None:
             assert numbers == [2, 3, 4]
             assert [part.text for part in items[0].task.artifacts[0].parts] == ["a"]
             assert state_of(items[-1]) == "COMPLETED"
+
+        request = pb.SubscribeToTaskRequest(id=task_id)
+        said = tuple((name.lower(), value) for name, value in seen.items())
+        call = there.stub.SubscribeToTask(request, metadata=(*SPOKEN, *said))
+        assert dict(await call.initial_metadata())["outlast-epoch"] == EPOCH
+        call.cancel()
 
         seen["last-event-id"] = "other-2"
         (reset,) = await rest_of(there.subscribe(task_id, **seen))

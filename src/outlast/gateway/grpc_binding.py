@@ -44,6 +44,7 @@ _LONGEST_TEXT = 400
 """Characters of an error's text. It travels in trailing metadata, twice, and clients take 8 KiB of
 that: more would reach the caller as another error than its own."""
 
+_EPOCH = "outlast-epoch"
 _OLDER = "/a2a.v1."
 _UNREADABLE = "the request is not a message of the method's type"
 _SPARE = 0.1
@@ -122,17 +123,19 @@ class Answering:
     ) -> None:
         """Write what a stream brings, as it is `said`. A coroutine, not a generator: gRPC closes no
         generator of a cancelled call."""
-        last: pb.StreamResponse | None = None
+        is_end = False
         principal: Principal | None = None
         try:
             principal = await self.known(context)
             async with aclosing(await begin(principal)) as events:
                 async for event in events:
-                    last = to_stream_response(event)
-                    await context.write(said(last))
+                    response = to_stream_response(event)
+                    is_end = _is_end(response, ends)
+                    await context.write(said(response))
+                    del event, response  # the next one may be days away
         except a2a.A2AError as error:
             await self.abort_context(error, context)
-        if _is_end(last, ends):
+        if is_end:
             return
         # OK would say that this was all.
         if self._handler.closing.is_closed:
@@ -175,7 +178,7 @@ class GrpcBinding(Answering, GrpcHandler):
 
         async def named(call: ServerCallContext) -> T:
             call.state["principal"] = principal
-            await begun(request, call, context)
+            await begun(request, call, context, self._handler.config.epoch)
             return await handler_func(call)
 
         answer: T = await super()._handle_unary(request, context, named, default_response)
@@ -197,7 +200,7 @@ class GrpcBinding(Answering, GrpcHandler):
         async def begin(principal: Principal | None) -> AsyncGenerator[Any, None]:
             call = self._build_call_context(context, request)
             call.state["principal"] = principal
-            await begun(request, call, context)
+            await begun(request, call, context, self._handler.config.epoch)
             return open_stream(request, call)
 
         await self.write_stream(context, begin, ends=ends)
@@ -283,12 +286,16 @@ def status_of(error: a2a.A2AError) -> status_pb2.Status:
     return status
 
 
-async def begun(request: Any, call: ServerCallContext, context: Any) -> None:
-    """Refuse what does not parse, and say that our extension was activated (§4.6)."""
+async def begun(request: Any, call: ServerCallContext, context: Any, epoch: str = "") -> None:
+    """Refuse what does not parse, and say that our extension was activated (§4.6), and in which
+    epoch generations are counted: streams have no ids here that would say it."""
     if isinstance(request, Unreadable):
         raise a2a.InvalidRequestError(_UNREADABLE)
     if EXTENSION_URI in call.requested_extensions:
-        await context.send_initial_metadata(((HTTP_EXTENSION_HEADER.lower(), EXTENSION_URI),))
+        said = [(HTTP_EXTENSION_HEADER.lower(), EXTENSION_URI)]
+        if epoch:
+            said.append((_EPOCH, epoch))
+        await context.send_initial_metadata(said)
 
 
 async def _until_late(context: Any) -> None:
@@ -309,9 +316,7 @@ def _read(deserialize: Callable[[bytes], Any], data: bytes) -> Any:
         return Unreadable()
 
 
-def _is_end(last: pb.StreamResponse | None, ends: frozenset[int]) -> bool:
-    if last is None:
-        return False
+def _is_end(last: pb.StreamResponse, ends: frozenset[int]) -> bool:
     match last.WhichOneof("payload"):
         case "message":
             return True
