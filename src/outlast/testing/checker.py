@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from outlast.model.commit import EventKind, LoggedEvent
+from outlast.model.errors import LogTrimmed
 from outlast.model.ids import LedgerId, Seq, TaskId
 from outlast.model.pause import Ask
 from outlast.model.task import Task
@@ -108,12 +109,16 @@ async def check_finished(store: InspectStore, *task_ids: TaskId) -> list[Finding
 
 
 async def read_log(log: LogStore, task_id: TaskId) -> list[LoggedEvent]:
-    """All events of a task, in order."""
+    """All events of a task, in order. None of a log without its beginning: it has been trimmed,
+    or the store's own laws find the gap."""
     events: list[LoggedEvent] = []
-    while page := await log.events_since(
-        task_id, events[-1].seq if events else Seq(0), limit=_PAGE
-    ):
-        events.extend(page)
+    try:
+        while page := await log.events_since(
+            task_id, events[-1].seq if events else Seq(0), limit=_PAGE
+        ):
+            events.extend(page)
+    except LogTrimmed:
+        return []
     return events
 
 
