@@ -1,68 +1,61 @@
 """An access review that must get through, whoever dies.
 
-One small review (five systems, five findings) that a child runs from its creation to its end; the
-answer to its question comes from the test, through the gateway's own code.
+One small review (five systems, five findings); the answer to its question comes from the test.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from examples.access_review.agent import agent
+from outlast import Agent
 from outlast.compose import Stores
-from outlast.gateway.app import create_app
-from outlast.gateway.cards import agent_card
-from outlast.gateway.config import GatewayConfig
-from outlast.gateway.handler import OutlastRequestHandler
 from outlast.model.ids import TaskId
-from outlast.testing.checker import Finding, check_effects, check_finished, check_store
-from outlast.testing.fleet import PATIENCE_S, Child, Children, Fleet, NotSeen
+from outlast.testing.fleet import Children
 from tests.chaos.caller import PAUSED, TERMINAL, Caller, Json, history_of, texts_of
 
-AGENT = "examples.access_review.agent:agent"
 SYSTEMS = ("badges", "crm", "secrets", "source", "treasury")
-GRACE_S = 2.0
 
 
-@asynccontextmanager
-async def office(stores: Stores) -> AsyncIterator[Caller]:
-    """A caller, and a gateway in this very process: no socket, no child."""
-    facts = await stores.admin.check()
-    config = GatewayConfig(url="http://office", epoch=facts.epoch)
-    handler = OutlastRequestHandler(
-        agent, stores.tasks, stores.log, stores.database.wakeups, config
-    )
-    app = create_app(handler, agent_card(agent, config))
-    async with Caller("http://office", transport=httpx.ASGITransport(app)) as caller:
-        yield caller
-
-
-async def start_directory(children: Children) -> Directory:
-    """A directory of the test's own."""
+async def start_review(children: Children) -> Review:
+    """A review, with a directory of its own."""
     service = await children.service(
         "directory", "examples.access_review.directory:main", "--port", "0"
     )
-    return Directory(service.url)
+    return Review(service.url)
 
 
 @dataclass(frozen=True)
-class Directory:
-    """The directory as a test sees it."""
+class Review:
+    """The play, and its directory as a test sees it."""
 
     url: str
+    place: str = "examples.access_review.agent:agent"
+
+    @property
+    def agent(self) -> Agent:
+        return agent
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {"DIRECTORY_URL": self.url}
 
     async def reset(self) -> None:
         async with httpx.AsyncClient(base_url=self.url) as http:
             (await http.post("/reset")).raise_for_status()
+
+    async def begin(self, caller: Caller) -> Reviewer:
+        task = await caller.send("Review", data={"systems": list(SYSTEMS)}, wait=False)
+        return Reviewer(self, caller, task)
+
+    async def applied(self, stores: Stores) -> Mapping[str, int]:
+        applied: Mapping[str, int] = (await self.counters())["applied_by_key"]
+        return applied
 
     async def counters(self) -> Mapping[str, Any]:
         async with httpx.AsyncClient(base_url=self.url) as http:
@@ -70,17 +63,18 @@ class Directory:
             return counters
 
 
-async def begin(caller: Caller) -> Json:
-    return await caller.send("Review", data={"systems": list(SYSTEMS)}, wait=False)
-
-
 @dataclass
-class Clerk:
-    """Sees the review through: looks at it, and answers its question."""
+class Reviewer:
+    """Answers the review's question."""
 
+    review: Review
     caller: Caller
     task: Json
     approved: list[str] = field(default_factory=list)
+
+    @property
+    def task_id(self) -> TaskId:
+        return TaskId(self.task["id"])
 
     async def look(self) -> bool:
         """Whether the review has ended; an open question is answered first."""
@@ -96,52 +90,11 @@ class Clerk:
         question = self.task["status"]["message"]["parts"][1]["data"]
         return [finding["grant"] for finding in question["findings"]]
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """reached: whether the first worker came to its fault. broken: promises that were not kept."""
-
-    reached: bool
-    broken: list[str]
+    async def complaints(self) -> list[str]:
+        return list(_not_as_it_should(self, await self.review.counters()))
 
 
-async def see_through(
-    fleet: Fleet, directory: Directory, fault: Sequence[str], *, grace: float = GRACE_S
-) -> Outcome:
-    """Have one worker run a review until it meets its fault, and another one finish it.
-
-    grace: how long the fault is waited for once the review has ended without it.
-    """
-    async with fleet.stores() as stores, office(stores) as caller:
-        clerk = Clerk(caller, await begin(caller))
-        victim = fleet.start_role("worker", fault=fault)
-        successor: Child | None = None
-        async with asyncio.timeout(PATIENCE_S):
-            while not await clerk.look():
-                if successor is None and not victim.is_alive:
-                    successor = fleet.start_role("worker")
-                await asyncio.sleep(0.02)
-        with contextlib.suppress(NotSeen):
-            # A point that comes with the clock, such as the twentieth beat, comes after the end.
-            await victim.ended(within=grace)
-        broken = await _broken_promises(stores, directory, clerk)
-    if victim.exit_code not in (None, -signal.SIGKILL):
-        broken.append(f"the first worker ended by itself, with {victim.exit_code}")
-    return Outcome(reached=not victim.is_alive, broken=broken)
-
-
-async def _broken_promises(stores: Stores, directory: Directory, clerk: Clerk) -> list[str]:
-    counters = await directory.counters()
-    task_id = TaskId(clerk.task["id"])
-    found: list[Finding] = [
-        *await check_store(stores.inspect),
-        *await check_effects(stores.inspect, counters["applied_by_key"]),
-        *await check_finished(stores.inspect, task_id),
-    ]
-    return [*map(str, found), *_not_as_it_should(clerk, counters)]
-
-
-def _not_as_it_should(clerk: Clerk, counters: Mapping[str, Any]) -> Iterator[str]:
+def _not_as_it_should(clerk: Reviewer, counters: Mapping[str, Any]) -> Iterator[str]:
     """What the caller and the directory saw, beside the laws that hold for every task."""
     task, approved = clerk.task, clerk.approved
     if task["status"]["state"] != "TASK_STATE_COMPLETED":

@@ -1,7 +1,8 @@
-"""A worker is killed at every point that it passes during an access review.
+"""A worker is killed at every point that it passes during a play: an access review, or an errand
+that is authorized and talked to.
 
-The points are generated, not chosen: a first worker runs the review and records them; then, for
-each, one worker is killed there and another finishes. Nothing may be lost and nothing doubled.
+The points are generated, not chosen: a first worker runs the play and records them; then, for each,
+one worker is killed there and another finishes. Nothing may be lost and nothing doubled.
 
     make crash-points                        all points, on both databases
     CHAOS_SEED=… pytest tests/chaos          the same choice of points again
@@ -15,51 +16,73 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from outlast.testing.fleet import Children, Fleet
 from tests.chaos.databases import Databases
-from tests.chaos.reviews import AGENT, GRACE_S, Directory, Outcome, see_through, start_directory
+from tests.chaos.errands import start_errand
+from tests.chaos.plays import GRACE_S, Outcome, Play, Start, see_through
+from tests.chaos.reviews import start_review
 
 Tell = Callable[[str], None]
 
-AT_LEAST = 200
-CHOSEN = 40
 AT_ONCE = 2
 LEASE_S = 1.2
 
 
+@dataclass(frozen=True)
+class Bill:
+    """What is played: how many points it has at least, and at how many of them a run of the whole
+    suite kills."""
+
+    start: Start
+    at_least: int
+    chosen: int
+
+
+BILLS = {
+    "review": Bill(start_review, at_least=200, chosen=40),
+    "errand": Bill(start_errand, at_least=200, chosen=6),
+}
+every_bill = pytest.mark.parametrize("bill", BILLS.values(), ids=BILLS.keys())
+
+
+@every_bill
 @pytest.mark.crash_points
-async def test_every_crash_point(databases: Databases, tmp_path: Path, tell: Tell) -> None:
-    points = await recorded(databases, tmp_path, tell)
-    await kill_at_each(points, databases, tmp_path, tell)
+async def test_every_crash_point(
+    bill: Bill, databases: Databases, tmp_path: Path, tell: Tell
+) -> None:
+    points = await recorded(bill, databases, tmp_path, tell)
+    await kill_at_each(bill, points, databases, tmp_path, tell)
 
 
-async def test_crash_points(databases: Databases, tmp_path: Path, tell: Tell) -> None:
-    points = await recorded(databases, tmp_path, tell)
+@every_bill
+async def test_crash_points(bill: Bill, databases: Databases, tmp_path: Path, tell: Tell) -> None:
+    points = await recorded(bill, databases, tmp_path, tell)
     seed = os.environ.get("CHAOS_SEED") or str(random.SystemRandom().randrange(10**6))
-    some = chosen(points, random.Random(seed))
+    some = chosen(points, bill.chosen, random.Random(seed))
     tell(f"{databases.kind}: CHAOS_SEED={seed} chooses the same {len(some)} again")
-    await kill_at_each(some, databases, tmp_path, tell)
+    await kill_at_each(bill, some, databases, tmp_path, tell)
 
 
-async def recorded(databases: Databases, folder: Path, tell: Tell) -> list[str]:
+async def recorded(bill: Bill, databases: Databases, folder: Path, tell: Tell) -> list[str]:
     """The points that a worker passes when nothing goes wrong."""
     file = folder / "points.txt"
     async with Children(folder / "services") as services:
-        directory = await start_directory(services)
+        play = await bill.start(services)
         fault = ("--record", str(file))
-        outcome = await review(databases, folder / "recorded", directory, *fault, grace=0)
+        outcome = await once_through(play, databases, folder / "recorded", *fault, grace=0)
     assert outcome.broken == []
     points = file.read_text().split()
     tell(f"{databases.kind}: {len(points)} crash points")
-    assert len(points) >= AT_LEAST, "fewer points than there were: does the store still name them?"
+    assert len(points) >= bill.at_least, "fewer points than there were: does the store name them?"
     return points
 
 
-def chosen(points: Sequence[str], dice: random.Random) -> list[str]:
+def chosen(points: Sequence[str], count: int, dice: random.Random) -> list[str]:
     """Some of every kind: a name that is passed a hundred times does not crowd out the others."""
     if point := os.environ.get("CHAOS_POINT"):
         return [point]
@@ -69,26 +92,26 @@ def chosen(points: Sequence[str], dice: random.Random) -> list[str]:
     piles = [dice.sample(pile, len(pile)) for pile in by_name.values()]
     dice.shuffle(piles)
     found: list[str] = []
-    while len(found) < CHOSEN:
+    while len(found) < count:
         piles = [pile for pile in piles if pile]
-        found.extend(pile.pop() for pile in piles[: CHOSEN - len(found)])
+        found.extend(pile.pop() for pile in piles[: count - len(found)])
     return found
 
 
 async def kill_at_each(
-    points: Sequence[str], databases: Databases, folder: Path, tell: Tell
+    bill: Bill, points: Sequence[str], databases: Databases, folder: Path, tell: Tell
 ) -> None:
-    """One review per point, some at a time, each lane with a directory of its own."""
+    """One play per point, some at a time, each lane with a service of its own."""
     waiting = iter(points)
     unreached: list[str] = []
     broken: list[str] = []
 
     async def lane(name: str) -> None:
         async with Children(folder / name) as services:
-            directory = await start_directory(services)
+            play = await bill.start(services)
             for point in waiting:
                 place = folder / point.replace(":", ".")
-                outcome = await review(databases, place, directory, point)
+                outcome = await once_through(play, databases, place, point)
                 if not outcome.reached:
                     unreached.append(point)
                 broken.extend(f"{point}: {text}" for text in outcome.broken)
@@ -101,25 +124,21 @@ async def kill_at_each(
     if unreached:
         tell(f"{databases.kind}: not reached, as the clock differed: {', '.join(unreached)}")
     assert broken == []
-    assert len(unreached) <= len(points) / 10
+    assert len(unreached) <= max(2, len(points) / 10)
 
 
-async def review(
-    databases: Databases,
-    folder: Path,
-    directory: Directory,
-    *fault: str,
-    grace: float = GRACE_S,
+async def once_through(
+    play: Play, databases: Databases, folder: Path, *fault: str, grace: float = GRACE_S
 ) -> Outcome:
-    """One review on a database of its own, with one fault."""
+    """The play on a database of its own, with one fault."""
     url = await asyncio.to_thread(databases.fresh)
-    await directory.reset()
-    environment = {"DIRECTORY_URL": directory.url}
-    async with Fleet(url, folder, agent=AGENT, environment=environment, lease=LEASE_S) as fleet:
+    await play.reset()
+    place, environment = play.place, play.environment
+    async with Fleet(url, folder, agent=place, environment=environment, lease=LEASE_S) as fleet:
         try:
-            outcome = await see_through(fleet, directory, fault, grace=grace)
+            outcome = await see_through(play, fleet, fault, grace=grace)
         except TimeoutError:
-            outcome = Outcome(reached=True, broken=["the review did not end"])
+            outcome = Outcome(reached=True, broken=["the play did not end"])
         if outcome.broken:
             print(fault, outcome.broken, fleet.report(), sep="\n")
     await asyncio.to_thread(databases.drop, url)
