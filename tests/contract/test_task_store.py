@@ -1101,7 +1101,8 @@ class TestPage:
 
     @pytest.mark.parametrize("artifacts", [False, True])
     async def test_of_a_trimmed_log_has_the_fold(self, store: Store, artifacts: bool) -> None:
-        """One whose log is trimmed comes with its newest fold in their place."""
+        """One whose log is trimmed comes with its newest fold in their place; and where artifacts
+        are asked for, each with its newest fold and what came after it."""
         runs = [await store.claimed(f"w{n}", workflow=f"w{n}") for n in range(2)]
         for run in runs:
             await run.commit(said(), chunk(), chunk())
@@ -1116,6 +1117,19 @@ class TestPage:
         assert (trimmed.fold, trimmed.events, trimmed.seq) == (kept, [], 5)
         assert whole.fold is None
         assert len(whole.events) == (4 if artifacts else 2)
+
+    async def test_with_artifacts_begins_with_the_fold(self, store: Store) -> None:
+        """And where artifacts are asked for, each with its newest fold and what came after it."""
+        run = await store.claimed()
+        await run.commit(said(), chunk())
+        kept = Fold(seq=Seq(2), packed=b"so far")
+        assert await store.sweeping.keep_fold(run.task_id, kept, next_at=256)
+        log = await store.events(run.task_id)
+        for artifacts, fold, shown in ((True, kept, [3]), (False, None, [1, 2])):
+            page = await store.tasks.page(SCOPE, Wanted(), limit=10, artifacts=artifacts)
+            (snapshot,) = page.snapshots
+            assert snapshot.fold == fold
+            assert snapshot.events == [log[n - 1] for n in shown]
 
     async def test_has_only_tasks_of_the_scope(self, store: Store) -> None:
         """The next `limit` tasks of the scope that are wanted, after a place in their order: the

@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from a2a.types import a2a_pb2 as pb
+
 from outlast.gateway.config import GatewayConfig
+from outlast.gateway.listing import Listing
 from outlast.gateway.reading import Readings, Seen
 from outlast.model.ids import Seq, TaskId
 from outlast.model.task import State
@@ -53,8 +56,12 @@ async def fold_now(store: Store, task_id: TaskId) -> None:
 async def reads(store: Store, task_id: TaskId, end: int) -> list[Any]:
     """Everything that a gateway can read of the task."""
     readings = Readings(store.tasks, store.log, GatewayConfig())
-    found = []
+    listing = Listing(store.tasks, GatewayConfig())
+    found: list[Any] = []
     for view in VIEWS:
+        for artifacts in (True, False):
+            request = pb.ListTasksRequest(include_artifacts=artifacts)
+            found.append(await listing.page(request, SCOPE, view))
         for length in (None, 0, 2):
             found.append(await readings.now(SCOPE, task_id, view, history_length=length))
         for seq in (None, *range(end + 2)):
@@ -97,7 +104,7 @@ async def test_with_and_without_folds_every_read_is_the_same(database_url: str) 
         await store.sql("delete from task_folds")
 
         assert with_folds == await reads(store, task_id, end)
-        assert (with_folds[0].state, with_folds[0].seq) == (State.COMPLETED, end)
+        assert (with_folds[-1].state, with_folds[-1].seq) == (State.COMPLETED, end)
 
 
 async def grown(store: Store, run: Run, events: int) -> None:

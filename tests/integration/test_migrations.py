@@ -494,6 +494,25 @@ async def test_a_hot_query_uses_its_index(filled: str, name: str) -> None:
     assert not scanned & {"tasks", "task_events", "task_ledger", "task_runs"}
 
 
+async def test_a_list_looks_up_the_last_status_of_a_task_once(sqlite_url: str) -> None:
+    """And not once for each of its events, of which there may be 50,000. PostgreSQL is told so by
+    the query itself."""
+    database = database_at(sqlite_url)
+    await database.open()
+    await Admin(database).migrate()
+    query = catalog("sqlite")["task_events_shown"]
+    params = dummies_of(query, with_nulls=False)
+    plan = [
+        row["detail"] for row in await run(database, f"explain query plan {query.text}", **params)
+    ]
+    await database.close()
+    found = [line for line in plan if line.startswith("SEARCH task_events")]
+    assert [re.findall(r"\(.*\)", line) for line in found] == [
+        ["(task_id=? AND seq>?)"],
+        ["(task_id=? AND seq=?)"],
+    ]
+
+
 async def test_chunks_and_beats_touch_no_indexed_column(postgres_dsn: str) -> None:
     """So that PostgreSQL updates the row in its page and writes no index (HOT)."""
     database = database_at(postgres_dsn)

@@ -265,7 +265,8 @@ class TaskStore(Protocol):
         the reading began. The total does not depend on the place, and is exact up to
         `TOTAL_BOUND`. Each task comes with its messages, its questions and its last status event,
         and with its artifact events where `artifacts` asks for them. One whose log is trimmed
-        comes with its newest fold in their place.
+        comes with its newest fold in their place; and where artifacts are asked for, each with its
+        newest fold and what came after it.
         """
         ...
 

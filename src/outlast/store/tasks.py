@@ -324,7 +324,10 @@ class Tasks:
             counted = yield self._queries("tasks_count", **filters, n=TOTAL_BOUND)
             tasks = [task_of(row) for row in rows[:limit]]
             logs = yield from self._shown([task.task_id for task in tasks], artifacts)
-            folds = yield from self._folds_of([task.task_id for task in tasks if task.trimmed])
+            # Without artifacts a log shows little, and its fold, which holds them, may be large.
+            folds = yield from self._folds_of(
+                [task.task_id for task in tasks if artifacts or task.trimmed]
+            )
             more = len(rows) > limit
             return Page(
                 snapshots=[

@@ -24,18 +24,27 @@ select seq, fence, write_no, kind, body, is_message, created_at from task_events
 select seq, fence, write_no, kind, body, is_message, created_at from task_events
  where task_id = :task_id and kind = 'artifact' and seq > :after and seq <= :until order by seq;
 
--- task_events_shown: what shows the state and history of several tasks, and their artifacts if asked for
-select task_id, seq, fence, write_no, kind, body, is_message, created_at
-  from task_events
- where task_id in (select value from json_each(:task_ids))
-   and (is_message or (kind = 'artifact' and :artifacts))
+-- task_events_shown: what shows the state and history of several tasks; with their artifacts, if asked for, after their folds
+with listed as (
+    select value as task_id,
+           case when :artifacts
+                then (select max(seq) from task_folds where task_folds.task_id = value) end as folded
+      from json_each(:task_ids))
+select listed.task_id, seq, fence, write_no, kind, body, is_message, created_at
+  from listed
+ cross join task_events
+    on task_events.task_id = listed.task_id and task_events.seq > coalesce(listed.folded, 0)
+ where is_message or (kind = 'artifact' and :artifacts)
 union all
-select task_id, seq, fence, write_no, kind, body, is_message, created_at
-  from task_events as last
- where task_id in (select value from json_each(:task_ids)) and not is_message
-   and seq = (select max(seq) from task_events
-               where task_events.task_id = last.task_id and kind <> 'artifact')
- order by task_id, seq;
+select listed.task_id, seq, fence, write_no, kind, body, is_message, created_at
+  from listed
+ cross join task_events
+    on task_events.task_id = listed.task_id
+   and seq = (select seq from task_events as last
+               where last.task_id = listed.task_id and last.kind <> 'artifact'
+               order by last.seq desc limit 1)
+ where not is_message
+ order by 1, 2;
 
 -- task_events_delete: the oldest :n events of a log, up to :until
 delete from task_events

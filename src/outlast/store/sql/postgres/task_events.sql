@@ -1,8 +1,15 @@
--- task_events_shown: what shows the state and history of several tasks, and their artifacts if asked for
+-- task_events_shown: what shows the state and history of several tasks; with their artifacts, if asked for, after their folds
 -- differs: PostgreSQL unfolds arrays of JSON by another function; looks up the last status once per task
-with listed as (select jsonb_array_elements_text(cast(:task_ids as jsonb)) as task_id)
+with listed as materialized (
+    select named.task_id,
+           case when cast(:artifacts as boolean)
+                then (select max(seq) from task_folds
+                       where task_folds.task_id = named.task_id) end as folded
+      from jsonb_array_elements_text(cast(:task_ids as jsonb)) as named (task_id))
 select events.task_id, seq, fence, write_no, kind, body, is_message, created_at
-  from listed join task_events as events on events.task_id = listed.task_id
+  from listed
+  join task_events as events
+    on events.task_id = listed.task_id and events.seq > coalesce(listed.folded, 0)
  where is_message or (kind = 'artifact' and cast(:artifacts as boolean))
 union all
 select listed.task_id, seq, fence, write_no, kind, body, is_message, created_at
