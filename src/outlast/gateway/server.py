@@ -24,7 +24,7 @@ would otherwise send a request on a connection that is just being closed, and co
 became of it. Clients in Python give up after 5 s, proxies in front of services after 60 s."""
 
 
-_UNREAD = 16 * 1024
+_UNREAD = 8 * 1024
 """Bytes that wait in this process for a connection to take them, before its writer is held up. Of
 readers that stop reading there may be a thousand."""
 
