@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from outlast.model.ids import TaskId
 from tests.docs.pages import ROOT, blocks_of
@@ -47,6 +50,7 @@ def brings(came: str, told: str) -> bool:
     return re.fullmatch(pattern, came) is not None
 
 
+@pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl"))), reason="no bash or no curl here")
 async def test_the_commands_of_the_page_on_streams(sqlite_url: str) -> None:
     async with running_gateway(sqlite_url, epoch="e1") as gateway:
         shell, hand = Shell(PAGE, gateway), gateway.hand
