@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib
 import os
-import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
-from outlast.admission import check_reach, identification, knows_callers, ways_of_knowing
+from outlast.admission import check_reach, identification, ways_of_knowing
 from outlast.configuration import Configuration
+from outlast.configured import gateway_config, idempotency_window, store_settings
 from outlast.gateway.app import Unready, create_app
 from outlast.gateway.auth.principal import Authenticator
 from outlast.gateway.auth.watch import Watch, Watched
 from outlast.gateway.auth.ways import any_of
 from outlast.gateway.cards import agent_card
-from outlast.gateway.config import Durability, GatewayConfig, Idempotency
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.gateway.server import GatewayServer, listen
 from outlast.model.errors import ConfigError, OutlastError
+from outlast.roles import Role, run_roles, run_together
 from outlast.store.access import Access
 from outlast.store.admin import Admin
 from outlast.store.beats import Beats
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("outlast")
 
-Stop = Callable[[], None]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Stores:
@@ -63,16 +60,6 @@ class Stores:
     admin: Admin
     inspect: Inspect
     access: Access
-
-
-@dataclass(frozen=True, kw_only=True)
-class Role:
-    """A role of this process: what runs until it is stopped, and how to stop it."""
-
-    run: Callable[[], Awaitable[None]]
-    stop: Stop
-    problems: Callable[[], list[str]] = list
-    hindrances: Callable[[], list[str]] = list
 
 
 # --- the database -------------------------------------------------------------------------------
@@ -106,15 +93,6 @@ def _postgres(configuration: Configuration, for_beats: bool) -> Database:
         size=1 if for_beats else configuration.database_pool,
         listens=not for_beats,
         pooler=configuration.database_pooler,
-    )
-
-
-def store_settings(configuration: Configuration) -> Settings:
-    return Settings(
-        retention_ms=int(configuration.retention * 1000),
-        resume_window_ms=int(configuration.resume_window * 1000),
-        crash_limit=configuration.crash_limit,
-        crash_backoff_ms=int(configuration.crash_backoff * 1000),
     )
 
 
@@ -298,52 +276,6 @@ def gateway_role(
     return Role(run=lambda: run_together(*both), stop=server.stop)
 
 
-def gateway_config(configuration: Configuration) -> GatewayConfig:
-    """What is configured for every gateway, wherever it listens and whatever its store."""
-
-    def of_owners(limit: int) -> int | None:
-        return limit if limit and knows_callers(configuration) else None
-
-    return GatewayConfig(
-        idempotency=Idempotency(configuration.idempotency),
-        blocking_cap_s=configuration.blocking_cap,
-        poll_s=configuration.poll,
-        durability=_durability(configuration),
-        max_open_tasks=of_owners(configuration.owner_tasks),
-        max_open_calls=of_owners(configuration.owner_calls),
-        max_sends=of_owners(configuration.owner_sends),
-        max_body=configuration.max_body,
-        max_message=configuration.max_message,
-        max_part=configuration.max_part,
-        max_parts=configuration.max_parts,
-        max_depth=configuration.max_depth,
-        serves_0_3=configuration.compat_0_3,
-        push_notifications=configuration.push_notifications,
-        webhook_targets=configuration.webhook_targets,
-    )
-
-
-def _durability(configuration: Configuration) -> Durability:
-    window = idempotency_window(configuration)
-    return Durability(
-        retention_s=configuration.retention,
-        resume_window_s=configuration.resume_window,
-        tombstone_s=max(configuration.tombstone, window),
-        idempotency_window_s=window,
-        beat_s=configuration.beat,
-        lease_s=configuration.lease,
-        recovery_s=configuration.recovery,
-        poll_s=configuration.poll,
-        grace_s=configuration.grace,
-        crash_limit=configuration.crash_limit,
-    )
-
-
-def idempotency_window(configuration: Configuration) -> float:
-    """How long a repeat of a send finds the first: as long as a finished task at most."""
-    return min(configuration.idempotency_window, configuration.retention)
-
-
 def _unready(stores: Stores, worker: Role | None) -> Unready:
     async def unready() -> list[str]:
         hindrances = [] if worker is None else worker.hindrances()
@@ -374,44 +306,6 @@ def _grpc_server(
     return GrpcServer(
         handler, host=configuration.host, port=port, tls=tls, authenticator=authenticator
     )
-
-
-async def run_together(*roles: Role) -> None:
-    """Run roles until one of them ends. Then the others stop gracefully, and when they have, the
-    first error is raised: nobody is torn down in the middle of something."""
-    failures: list[Exception] = []
-
-    async def run(role: Role) -> None:
-        try:
-            await role.run()
-        except Exception as error:
-            failures.append(error)
-        finally:
-            for other in roles:
-                other.stop()
-
-    async with asyncio.TaskGroup() as group:
-        for role in roles:
-            group.create_task(run(role))
-    if failures:
-        raise failures[0]
-
-
-async def run_roles(*roles: Role) -> None:
-    """Run roles until SIGTERM or SIGINT, or until one of them dies."""
-
-    def stop_all() -> None:
-        for role in roles:
-            role.stop()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop_all)
-    await run_together(*roles)
-    if problems := [problem for role in roles for problem in role.problems()]:
-        # What is stuck cannot be waited for. Leases are given back: nothing is lost by leaving.
-        log.error("process.abandoned", problems=problems)
-        os._exit(1)
 
 
 # --- commands -----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from outlast import Agent, Workflow, compose
 from outlast.cli import app, frame
 from outlast.cli.policy import lines
 from outlast.configuration import configuration
+from outlast.configured import gateway_config
 from outlast.gateway.config import GatewayConfig, Idempotency
 from outlast.gateway.policy import policy_of
 from outlast.wire.extension import EXTENSION_URI
@@ -36,7 +37,7 @@ class Nothing(BaseModel):
 
 
 def policy(agent: Agent | None = None, **settings: Any) -> dict[str, Any]:
-    config = compose.gateway_config(configuration({}, **settings))
+    config = gateway_config(configuration({}, **settings))
     return policy_of(agent or make_agent(), config)
 
 
@@ -132,7 +133,7 @@ async def test_the_card_of_a_running_gateway_is_the_policy(sqlite_url: str) -> N
             await serving
     (extension,) = card.capabilities.extensions
     assert extension.uri == EXTENSION_URI
-    told = policy_of(agent, compose.gateway_config(settings))
+    told = policy_of(agent, gateway_config(settings))
     assert MessageToDict(extension.params) == told
     assert told["retentionSeconds"] == 90_000
 

@@ -10,6 +10,7 @@ import typer
 
 from outlast import compose
 from outlast.cli.frame import AgentPath, configured, out, run, table
+from outlast.configured import gateway_config
 from outlast.gateway.policy import Policy, policy_of
 from outlast.workflow.limits import in_bytes
 
@@ -29,7 +30,7 @@ def policy(
     settings = configured()
 
     async def read() -> Policy:
-        return policy_of(compose.load_agent(agent), compose.gateway_config(settings))
+        return policy_of(compose.load_agent(agent), gateway_config(settings))
 
     found = run(read)
     if as_json:
