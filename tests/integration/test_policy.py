@@ -23,7 +23,6 @@ from outlast.cli import app, frame
 from outlast.cli.policy import lines
 from outlast.configuration import configuration
 from outlast.configured import gateway_config
-from outlast.gateway.config import GatewayConfig, Idempotency
 from outlast.gateway.policy import policy_of
 from outlast.wire.extension import EXTENSION_URI
 from tests.contract.stores import until
@@ -56,6 +55,7 @@ def at(policy: Mapping[str, Any], path: str) -> Any:
         ({"retention": 90_000}, "resumeWindowSeconds", 90_000),
         ({"tombstone": 90_000}, "tombstoneSeconds", 90_000),
         ({"tombstone": 1}, "tombstoneSeconds", 86_400),
+        ({"idempotency": "always"}, "idempotency", "always"),
         ({"idempotency_window": 5}, "idempotencyWindowSeconds", 5),
         ({"retention": 60}, "idempotencyWindowSeconds", 60),
         ({"blocking_cap": 5}, "blockingCapSeconds", 5),
@@ -74,7 +74,7 @@ def at(policy: Mapping[str, Any], path: str) -> Any:
     ],
 )
 def test_what_is_promised_is_what_is_set(
-    settings: dict[str, Any], path: str, expected: float
+    settings: dict[str, Any], path: str, expected: Any
 ) -> None:
     assert at(policy(**settings), path) == expected
     assert at(policy(), path) != expected
@@ -111,8 +111,7 @@ def test_lives_and_pauses_are_those_of_the_workflows() -> None:
 
 
 def test_no_window_is_promised_where_repeats_are_not_recognised() -> None:
-    assert policy()["idempotency"] == "auto"
-    told = policy_of(make_agent(), GatewayConfig(idempotency=Idempotency.OFF))
+    told = policy(idempotency="off")
     assert (told["idempotency"], "idempotencyWindowSeconds" in told) == ("off", False)
 
 
