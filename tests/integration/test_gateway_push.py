@@ -126,10 +126,9 @@ async def test_secrets_are_kept_and_never_shown(
     assert "s3cret" not in logged
 
 
-@every_binding
-async def test_a_repeat_of_a_create_is_one_config(sqlite_url: str, binding: str) -> None:
-    async with running_gateway(sqlite_url, push_notifications=True, on_grpc=True) as gateway:
-        client = gateway.client(binding)
+async def test_a_repeat_of_a_create_is_one_config(sqlite_url: str) -> None:
+    async with running_gateway(sqlite_url, push_notifications=True) as gateway:
+        client = gateway.client()
         task_id = await gateway.started()
         first = await client.create_task_push_notification_config(config(task_id, id="one"))
         assert await client.create_task_push_notification_config(config(task_id, id="one")) == first
@@ -174,12 +173,11 @@ async def test_a_task_has_only_so_many(sqlite_url: str) -> None:
         assert len(await listed(client, task_id)) == MOST_WEBHOOKS
 
 
-@every_binding
-async def test_a_finished_task_takes_configs_too(sqlite_url: str, binding: str) -> None:
-    async with running_gateway(sqlite_url, push_notifications=True, on_grpc=True) as gateway:
+async def test_a_finished_task_takes_configs_too(sqlite_url: str) -> None:
+    async with running_gateway(sqlite_url, push_notifications=True) as gateway:
         task_id = await gateway.started()
         await gateway.hand.finish(task_id)
-        client = gateway.client(binding)
+        client = gateway.client()
         await client.create_task_push_notification_config(config(task_id, id="late"))
         (kept,) = await rows(gateway)
         assert kept["pinned_seq"] == (await gateway.tasks.get(SCOPE, task_id)).generation
