@@ -1,4 +1,4 @@
-"""The conformance tests over both HTTP bindings of one process, where their data is there."""
+"""The conformance tests over every binding of one process, where their data is there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ needs_data = pytest.mark.skipif(not acts.is_here(), reason=acts.absence())
 @needs_data
 async def test_every_test_passes_or_is_explained(tmp_path: Path) -> None:
     tests = acts.load()
-    async with houses.one_file(tmp_path) as fleet, houses.one_process(fleet) as client:
-        runs = await play_all("one process", client, tests)
+    async with houses.one_file(tmp_path) as fleet, houses.one_process(fleet) as transports:
+        runs = await play_all("one process", transports, tests)
     for run in runs:
         assert not run.problems, f"{run.binding}:\n" + "\n".join(run.problems)
         assert sum(isinstance(result, Passed) for result in run.results) >= 50

@@ -1,6 +1,6 @@
 """Abstract operations as requests of a binding, and what came back.
 
-A binding is a `Transport`; gRPC takes its place here when the gateway answers it.
+A binding is a `Transport`; that of gRPC stands in `grpc_transport`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATIENCE_S: Final = 60.0
 CARD: Final = "/.well-known/agent-card.json"
 STREAMING: Final = frozenset({"send_streaming_message", "subscribe_to_task"})
 
-_METHODS: Final = {
+METHODS: Final = {
     "send_message": "SendMessage",
     "send_streaming_message": "SendStreamingMessage",
     "get_task": "GetTask",
@@ -62,6 +62,10 @@ class Transport(Protocol):
     """One binding of a running server."""
 
     name: BindingName
+
+    async def card(self) -> Reply:
+        """The public Agent Card."""
+        ...
 
     async def call(self, operation: str, params: Mapping[str, Any]) -> Reply:
         """The answer to an operation that does not stream."""
@@ -151,7 +155,7 @@ class JsonRpc(Http):
         body = {
             "jsonrpc": "2.0",
             "id": str(uuid.uuid4()),
-            "method": _METHODS[operation],
+            "method": METHODS[operation],
             "params": request_of(operation, params),
         }
         return self._http.build_request("POST", "/", json=body, headers={"A2A-Version": VERSION})
