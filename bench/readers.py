@@ -18,7 +18,7 @@ Json = dict[str, Any]
 def _request(method: str, params: Json) -> bytes:
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
     head = (
-        f"POST / HTTP/1.1\r\nHost: bench\r\nA2A-Version: 1.0\r\n"
+        f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nA2A-Version: 1.0\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

@@ -71,7 +71,9 @@ async def ours(database: str, folder: Path, size: int) -> AsyncIterator[Server]:
     defaults: Any = {"beat": 1.0, "lease": 15.0, "poll": 1.0, "recovery": 1.0, "grace": 0.1}
     async with Fleet(database, folder, agent="bench.peers:agent", **defaults) as fleet:
         await fleet.worker(concurrency=2 * size)
-        yield Server(await fleet.gateway(database_pool=CONNECTIONS))
+        # The SDK knows no limits of owners, and all that comes here comes from one.
+        limits: Any = {"owner_tasks": 0, "owner_calls": 0, "owner_sends": 0}
+        yield Server(await fleet.gateway(database_pool=CONNECTIONS, **limits))
 
 
 @asynccontextmanager
