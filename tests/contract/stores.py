@@ -50,7 +50,7 @@ from outlast.model.ids import (
 from outlast.model.lease import Death, Lease
 from outlast.model.ledger import Intent, LedgerKind, LedgerWrite
 from outlast.model.pause import Ask, DueBy, OnDeadline
-from outlast.model.task import Scope, State, Task
+from outlast.model.task import Fold, Scope, State, Task
 from outlast.store.access import Access
 from outlast.store.admin import Admin
 from outlast.store.beats import Beats
@@ -454,6 +454,12 @@ class Store:
         return (await self.admin.check()).now
 
     # --- looking and meddling -----------------------------------------------------------------
+
+    async def keep_fold(self, task_id: TaskId, fold: Fold, *, next_at: int) -> bool:
+        """As a sweep that has just made this fold does."""
+        last = await self.log.event(task_id, fold.seq)
+        fence = Fence(0) if last is None else last.fence
+        return await self.sweeping.keep_fold(task_id, fold, fence=fence, next_at=next_at)
 
     async def sql(self, text: str, **params: Any) -> Rows:
         """A statement of the test's own, in both dialects, with `:name` parameters."""

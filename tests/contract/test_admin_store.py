@@ -8,8 +8,9 @@ import pytest
 
 from outlast.model.commit import Hold, Lost, Release
 from outlast.model.errors import ConfigError, SchemaMismatch
-from outlast.model.ids import Fence, Millis, TaskId, WriteNo
+from outlast.model.ids import Fence, Millis, Seq, TaskId, WriteNo
 from outlast.model.ledger import Result
+from outlast.model.task import Fold
 from outlast.store.admin import SCHEMA_VERSION
 from tests.contract.stores import DAY, HOUR, Run, Store, intent, moved, said
 
@@ -155,6 +156,37 @@ class TestRestored:
             assert await store.commit(lost.write(said("of the lost future"))) == Lost()
             assert await store.claim("w1") == []
         await successor.finish()
+
+    async def test_of_one_copy_restored_twice_both_futures_are_lost(self, store: Store) -> None:
+        """In one transaction every lease ends and its task is claimable at once, every worker is
+        dead, and every fence is past any that the lost future can have given: nothing that comes
+        from there changes anything."""
+        task_id = await store.task_that_is("leased")
+        backup = (await store.everything())["tasks"][0]["fence"]
+        futures = []
+        for number in range(2):
+            await store.admin.restored()
+            await store.worker(f"next {number}", workflow="leased")
+            futures.append(await store.claim_again(task_id, f"next {number}"))
+            await store.sql("delete from task_runs where fence > :fence", fence=backup)
+            await store.sql(
+                "update tasks set lease_owner = null, ready_at = 1, fence = :fence", fence=backup
+            )
+            await store.later(1)
+        assert futures[0].lease.fence < futures[1].lease.fence
+
+    async def test_forgets_folds_of_the_lost_future(self, store: Store) -> None:
+        """In one transaction every lease ends and its task is claimable at once, every worker is
+        dead, and every fence is past any that the lost future can have given: nothing that comes
+        from there changes anything."""
+        run = await store.claimed()
+        await run.commit(said(), said())
+        for seq in (2, 3):
+            await store.keep_fold(run.task_id, Fold(seq=Seq(seq), packed=b"x"), next_at=256)
+        await store.sql("delete from task_events where seq > 2")
+        await store.sql("update tasks set next_seq = 3, commit_seq = 2")
+        await store.admin.restored()
+        assert [row["seq"] for row in await store.sql("select seq from task_folds")] == [2]
 
     async def test_is_no_crash(self, store: Store) -> None:
         """It counts as nobody's crash."""

@@ -210,7 +210,7 @@ async def _call(store: Store, verb: str) -> object:
         "unfolded": lambda: store.sweeping.unfolded(),
         "to_fold": lambda: store.sweeping.to_fold(task),
         "keep_fold": lambda: store.sweeping.keep_fold(
-            task, Fold(seq=Seq(1), packed=b""), next_at=1
+            task, Fold(seq=Seq(1), packed=b""), fence=Fence(0), next_at=1
         ),
         "trim_logs": lambda: store.sweeping.trim_logs(),
         "put_off_fold": lambda: store.sweeping.put_off_fold(task, events=1),

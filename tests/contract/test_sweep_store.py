@@ -1130,7 +1130,7 @@ async def long_log(store: Store, events: int, name: str = "w1", **task: Any) -> 
 
 async def folded(store: Store, run: Run, seq: int, *, next_at: int) -> bool:
     kept = Fold(seq=Seq(seq), packed=b"up to %d" % seq)
-    return await store.sweeping.keep_fold(run.task_id, kept, next_at=next_at)
+    return await store.keep_fold(run.task_id, kept, next_at=next_at)
 
 
 async def folds_of(store: Store, run: Run) -> list[int]:
@@ -1230,12 +1230,30 @@ class TestKeepFold:
         await folded(store, run, 301, next_at=900)
         assert await store.sweeping.unfolded() == []
 
+    async def test_of_another_log_before_a_restore_writes_nothing(self, store: Store) -> None:
+        """False: the task is gone or locked by somebody else, or its last event in the fold is not
+        of this fence but of another log, before a restore; and nothing was written."""
+        run = await long_log(store, 10)
+        lost = Fold(seq=Seq(10), packed=b"of the lost future")
+        fence = (await store.last_event(run.task_id)).fence
+        await store.sql("delete from task_events where seq > 5")
+        await store.sql("update tasks set next_seq = 6, commit_seq = 5")
+        await store.admin.restored()
+        again = await store.worker("w2")
+        successor = await store.claim_again(run.task_id, again)
+        await successor.commit(*[chunk(text=str(n)) for n in range(5)])
+        async with store.unchanged():
+            assert not await store.sweeping.keep_fold(run.task_id, lost, fence=fence, next_at=256)
+            beyond = Fold(seq=Seq(50), packed=b"of the lost future")
+            assert not await store.sweeping.keep_fold(run.task_id, beyond, fence=fence, next_at=256)
+
     async def test_of_a_task_that_is_gone_or_locked_writes_nothing(self, store: Store) -> None:
-        """False: the task is gone or locked by somebody else, and nothing was written."""
+        """False: the task is gone or locked by somebody else, or its last event in the fold is not
+        of this fence but of another log, before a restore; and nothing was written."""
         run = await long_log(store, 10)
         async with store.unchanged():
             gone = Fold(seq=Seq(1), packed=b"x")
-            assert not await store.sweeping.keep_fold(TaskId("gone"), gone, next_at=256)
+            assert not await store.keep_fold(TaskId("gone"), gone, next_at=256)
             if not store.is_sqlite:
                 async with store.locked(run.task_id):
                     assert not await folded(store, run, 5, next_at=256)

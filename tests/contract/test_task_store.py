@@ -1013,7 +1013,7 @@ class TestSnapshot:
         await run.commit(*[chunk(text=str(n)) for n in range(8)])
         for at in (3, 6):
             kept = Fold(seq=Seq(at), packed=b"up to %d" % at)
-            assert await store.sweeping.keep_fold(run.task_id, kept, next_at=256)
+            assert await store.keep_fold(run.task_id, kept, next_at=256)
         snapshot = await store.tasks.snapshot(
             SCOPE, run.task_id, until=None if until is None else Seq(until)
         )
@@ -1108,7 +1108,7 @@ class TestPage:
             await run.commit(said(), chunk(), chunk())
             await run.finish()
         kept = Fold(seq=Seq(5), packed=b"all of it")
-        assert await store.sweeping.keep_fold(runs[0].task_id, kept, next_at=256)
+        assert await store.keep_fold(runs[0].task_id, kept, next_at=256)
         await store.later(store.settings.resume_window_ms + 1)
         await store.sweeping.trim_logs()
         page = await store.tasks.page(SCOPE, Wanted(), limit=10, artifacts=artifacts)
@@ -1123,7 +1123,7 @@ class TestPage:
         run = await store.claimed()
         await run.commit(said(), chunk())
         kept = Fold(seq=Seq(2), packed=b"so far")
-        assert await store.sweeping.keep_fold(run.task_id, kept, next_at=256)
+        assert await store.keep_fold(run.task_id, kept, next_at=256)
         log = await store.events(run.task_id)
         for artifacts, fold, shown in ((True, kept, [3]), (False, None, [1, 2])):
             page = await store.tasks.page(SCOPE, Wanted(), limit=10, artifacts=artifacts)

@@ -50,7 +50,7 @@ async def fold_now(store: Store, task_id: TaskId) -> None:
     snapshot = await store.sweeping.to_fold(task_id)
     assert snapshot is not None
     fold = make_fold(snapshot.task, snapshot.events, fold=snapshot.fold)
-    assert await store.sweeping.keep_fold(task_id, fold, next_at=1_000)
+    assert await store.keep_fold(task_id, fold, next_at=1_000)
 
 
 async def reads(store: Store, task_id: TaskId, end: int) -> list[Any]:

@@ -320,7 +320,7 @@ _NUMBERS = """
     n seq fence write_no visit attempt priority max_age events failures beat beat_ms lease_ms by
     gap since until before after age delay crashes pause_id hook_grace retention ready_at
     ready_after deadline_at deadline_after remind_at remind_after past pinned_seq fold_at fold_from
-    window read
+    window read beyond
 """
 DUMMIES |= {name: 1_700_000_000_000 if name.endswith("_at") else 7 for name in _NUMBERS.split()}
 _OPTIONAL = """

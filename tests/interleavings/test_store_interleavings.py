@@ -31,6 +31,7 @@ from tests.statemachine.stage import (
     committed,
     finish,
     move,
+    new_task,
     opened,
     question,
     said,
@@ -498,3 +499,18 @@ def test_interleaving_22_two_sweeps_at_once(stage: Stage) -> None:
     assert first.finish() == [task_id]
     assert second.finish() == []
     assert stage.task(task_id).state is State.FAILED
+
+
+# --- 18 -----------------------------------------------------------------------------------------
+
+
+def test_interleaving_18_a_key_that_is_forgotten_between_two_looks_is_claimed(stage: Stage) -> None:
+    """By then it stands for nothing, so the send is a first one; and its own repeat finds it."""
+    stage.run(stage.tasks.reply(SCOPE, "key", "d", {"text": "long ago"}))
+    send = stage.start(stage.tasks.create(new_task("t1", key="key")))
+    if stage.database.dialect == "postgres":
+        send.run_until("send_keys_get")
+    stage.database.sql("delete from send_keys")
+    assert not send.finish().is_repeat
+    repeat = stage.run(stage.tasks.create(new_task("t2", key="key")))
+    assert (repeat.task_id, repeat.is_repeat) == ("t1", True)

@@ -118,6 +118,14 @@ def test_the_fingerprint_is_that_of_names_and_order() -> None:
     assert longer.fingerprint != one.fingerprint
 
 
+def test_a_version_with_an_inbox_is_another_than_the_same_without() -> None:
+    """One of its workers would end tasks past messages that the other's gateways take."""
+    without, with_inbox = (
+        Workflow("review", version=1, checkpoint=Review, inbox=inbox) for inbox in (False, True)
+    )
+    assert without.fingerprint != with_inbox.fingerprint
+
+
 def test_decorated_functions_stay_what_they_are() -> None:
     workflow = Workflow("review", 1, checkpoint=Review)
 

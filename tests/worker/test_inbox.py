@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from outlast import Next, Workflow
+from outlast import Message, Next, Rejected, Workflow
 from outlast.model.commit import Finish
 from outlast.model.errors import UnsupportedOperation
 from outlast.model.task import State
@@ -115,6 +115,42 @@ async def test_what_is_sent_reaches_a_step_that_works_on(house: House) -> None:
     await house.store.receive(task_id, "now", caller={"subject": "bob"})
     assert text_of(await house.ended(task_id)) == "now by bob"
     assert await house.outcomes(task_id) == ["completed"]
+
+
+async def test_a_start_that_refuses_its_task_has_no_inbox_to_read(house: House) -> None:
+    workflow = Workflow("review", version=1, checkpoint=Notes, inbox=True)
+
+    @workflow.start
+    async def begin(message: Message) -> Notes:
+        raise Rejected("not for us")
+
+    @workflow.step
+    async def work(ctx: Ctx) -> Next:
+        return ctx.complete(str(await ctx.inbox()))
+
+    task_id = await house.send(workflow)
+    await house.store.receive(task_id, "one more thing")
+    await house.hire(workflow)
+    await house.ended(task_id, State.REJECTED)
+
+
+async def test_the_latest_message_is_one_that_was_read(house: House) -> None:
+    """Until then its sender is not the caller whose word the step acts on."""
+    workflow = flow(inbox=True)
+
+    @workflow.step
+    async def work(ctx: Ctx) -> Next:
+        before = f"{ctx.latest.text} by {ctx.caller.subject}"
+        await note(ctx)
+        await ctx.commit()
+        return ctx.complete(f"{before}, {ctx.latest.text} by {ctx.caller.subject}")
+
+    task_id = await house.send(workflow)
+    first = (await house.store.events(task_id))[0].body
+    await house.store.receive(task_id, "unread", caller={"subject": "bob"})
+    await house.hire(workflow)
+    said = f"{first['message']['parts'][0]['text']} by {first['caller']['subject']}"
+    assert text_of(await house.ended(task_id)) == f"{said}, unread by bob"
 
 
 async def test_a_cancel_ends_the_task_without_reading(house: House) -> None:

@@ -19,6 +19,7 @@ from outlast.gateway.closing import Closing
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.patience import jittered, persist
 from outlast.model.commit import LoggedEvent
+from outlast.model.errors import LogTrimmed
 from outlast.model.ids import Seq, TaskId
 from outlast.model.topics import task_topic
 from outlast.store.database import Subscription, Wakeups
@@ -107,7 +108,8 @@ class Tail:
 
     async def after(self, cursor: Seq, *, until: float | None = None) -> AsyncGenerator[Shared]:
         """Every event after `cursor`, in order, as it comes; until the gateway closes, or until
-        this time of the wall clock. Raises StoreUnavailable when the store stays away."""
+        this time of the wall clock. Raises StoreUnavailable when the store stays away, and
+        LogTrimmed when what comes next is gone."""
         self._come(cursor)
         own: Pages | None = None
         while not self._is_over(until):
@@ -119,6 +121,8 @@ class Tail:
             elif self._end is not None and cursor < self._end:
                 own = own or self._pages(_OWN)
                 page, _ = await own.after(cursor)
+                if not page:  # it has expired, with everything of its task
+                    raise LogTrimmed(self.task_id)
                 for event in page:
                     if self._is_over(until):
                         return
@@ -164,6 +168,7 @@ class Tail:
             self._end = cursor
             self._forget()
             self._has_news = True
+            self._wake()  # who is behind now, and reads for itself
         elif cursor > self._end:
             self._has_news = True
 
@@ -293,9 +298,13 @@ class Tails:
                 if (tail := self._tails.get(task_id)) is not None:
                     tail.fail(error)
             return
-        for task_id, end in ends.items():
-            if (tail := self._tails.get(task_id)) is not None:
-                tail.seen(end)
+        for task_id in task_ids:
+            if (tail := self._tails.get(task_id)) is None:
+                continue
+            if task_id in ends:
+                tail.seen(ends[task_id])
+            else:
+                tail.fail(LogTrimmed(task_id))
 
     def _close(self) -> None:
         if self._polling is not None:

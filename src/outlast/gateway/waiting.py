@@ -6,14 +6,14 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from outlast.gateway.config import GatewayConfig
 from outlast.gateway.patience import persist
 from outlast.gateway.tails import Tails
-from outlast.model.errors import InvalidParams
+from outlast.model.errors import InvalidParams, LogTrimmed
 from outlast.model.ids import Seq, TaskId
 from outlast.model.task import Scope, State
 from outlast.store.protocols import TaskStore
@@ -69,7 +69,8 @@ class Waiting:
     ) -> None:
         """Return when the task has ended or pauses; or when the cap or this time of the wall clock
         is reached, the caller has left or the gateway stops. The task knows nothing of it."""
-        await first_or_timeout(self._settled(scope, task_id), left, self._bounded(None, until))
+        settled = _over(self._settled(scope, task_id))
+        await first_or_timeout(settled, left, self._bounded(None, until))
 
     async def until_newer(
         self,
@@ -83,7 +84,7 @@ class Waiting:
         """Return when the task has a newer generation, or can have none; or when the seconds are
         over, and otherwise as `until_settled`. Raises TaskNotFound."""
         seconds = self._bounded(newer.seconds, until)
-        await first_or_timeout(self._newer(scope, task_id, newer.than), left, seconds)
+        await first_or_timeout(_over(self._newer(scope, task_id, newer.than)), left, seconds)
 
     def _bounded(self, seconds: float | None, until: float | None) -> float:
         bounds = [self._config.blocking_cap_s]
@@ -118,6 +119,12 @@ class Waiting:
         return await persist(
             lambda: self._tasks.status_of(scope, task_id), self._config.store_patience_s
         )
+
+
+async def _over(waiting: Coroutine[Any, Any, None]) -> None:
+    """The wait; it is over too when the task ended so long ago that its log is gone."""
+    with suppress(LogTrimmed):
+        await waiting
 
 
 async def first_or_timeout(

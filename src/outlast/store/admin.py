@@ -18,6 +18,9 @@ SCHEMA_VERSION = 1
 _PAST_ANY = 1 << 32
 """Grants of one lease that no lost future can have seen: one a millisecond for seven weeks."""
 
+_GRANTS_A_MS = 20
+"""Bits: more grants of one lease than a store can make in a millisecond."""
+
 _RESTORE_S = 3600.0
 
 
@@ -95,13 +98,16 @@ class Admin:
 
     async def restored(self) -> Restored:
         def script() -> Script[Restored]:
-            # Tasks first, and in their order, as every writer: somebody may still be at work.
-            locked = yield self._queries("tasks_lock_unfinished")
-            yield self._queries("task_runs_lose")
-            yield self._queries("tasks_fence_off", past=_PAST_ANY)
-            yield self._queries("webhooks_fence_off", past=_PAST_ANY)
-            workers = yield self._queries("workers_bury_all")
+            # In the order of all writers: somebody may still be at work.
             epoch = yield self._queries("store_begin_epoch", epoch=secrets.token_hex(6))
+            locked = yield self._queries("tasks_lock_unfinished")
+            # By the time too: of one copy that is restored twice, the first future is lost as well.
+            fences = {"past": _PAST_ANY, "beyond": epoch[0]["now"] << _GRANTS_A_MS}
+            yield self._queries("task_runs_lose")
+            yield self._queries("tasks_fence_off", **fences)
+            yield self._queries("task_folds_forget_lost")
+            yield self._queries("webhooks_fence_off", **fences)
+            workers = yield self._queries("workers_bury_all")
             return Restored(
                 epoch=epoch[0]["epoch"], leases=locked[0]["leased"], workers=len(workers)
             )

@@ -582,10 +582,11 @@ class SweepStore(Protocol):
         task is gone."""
         ...
 
-    async def keep_fold(self, task_id: TaskId, fold: Fold, *, next_at: int) -> bool:
+    async def keep_fold(self, task_id: TaskId, fold: Fold, *, fence: Fence, next_at: int) -> bool:
         """Keep the fold, and of this task's the newest three. The next one is due when the log is
         `next_at` long, or at once if the task has ended with more than this fold holds. False: the
-        task is gone or locked by somebody else, and nothing was written."""
+        task is gone or locked by somebody else, or its last event in the fold is not of this fence
+        but of another log, before a restore; and nothing was written."""
         ...
 
     async def trim_logs(self, *, limit: int = 100, piece: int = 5000) -> Sequence[TaskId]:

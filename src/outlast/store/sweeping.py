@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from outlast.model.commit import Event, EventKind, status_event, status_of
-from outlast.model.ids import Millis, Seq, TaskId, WorkerId
+from outlast.model.ids import Fence, Millis, Seq, TaskId, WorkerId
 from outlast.model.lease import Death, Vitals
 from outlast.model.pause import DEADLINE_PASSED, Ask, OnDeadline
 from outlast.model.task import Fold, State
@@ -274,11 +274,14 @@ class Sweeping:
 
         return await self._database.read(script)
 
-    async def keep_fold(self, task_id: TaskId, fold: Fold, *, next_at: int) -> bool:
+    async def keep_fold(self, task_id: TaskId, fold: Fold, *, fence: Fence, next_at: int) -> bool:
         def script() -> Script[bool]:
+            at = {"task_id": task_id, "seq": fold.seq}
             if not (yield self._queries("tasks_take_free", task_id=task_id)):
                 return False
-            at = {"task_id": task_id, "seq": fold.seq}
+            last = yield self._queries("task_events_get", **at)
+            if not last or last[0]["fence"] != fence:
+                return False
             yield self._queries("task_folds_keep", **at, task=fold.packed)
             yield self._queries("task_folds_prune", task_id=task_id, n=_FOLDS_KEPT)
             window = self._settings.resume_window_ms

@@ -184,17 +184,20 @@ class Tasks:
         reply: Mapping[str, Any] | None = None,
     ) -> Script[Sent | None]:
         """None when the key was free and is now this send's; else what it stands for already."""
-        claimed = yield self._queries(
-            "send_keys_claim",
-            **within(scope),
-            key=key,
-            task_id=task_id,
-            digest=digest,
-            reply=to_text_or_none(reply),
-        )
-        if claimed:
-            return None
-        return (yield from self._known_key(scope, key, digest))
+        while True:
+            claimed = yield self._queries(
+                "send_keys_claim",
+                **within(scope),
+                key=key,
+                task_id=task_id,
+                digest=digest,
+                reply=to_text_or_none(reply),
+            )
+            if claimed:
+                return None
+            known = yield from self._known_key(scope, key, digest)
+            if known is not None:  # else it has been forgotten in between
+                return known
 
     def _known_key(self, scope: Scope, key: str, digest: str) -> Script[Sent | None]:
         rows = yield self._queries("send_keys_get", **within(scope), key=key)
@@ -216,6 +219,8 @@ class Tasks:
             row = yield from self._taken(scope, task_id)
             rows = yield self._queries("task_events_get", task_id=task_id, seq=pause_id)
             said = event_of(rows[0]).body if rows else {}
+            if not rows and pause_id <= row["trimmed_seq"]:
+                raise UnsupportedOperation(_why_not(row, pause_id))
             if said.get("state") != State.AUTH_REQUIRED.value or "ask" not in said:
                 raise UnsupportedOperation(
                     f"the task has never waited for an authorization {pause_id}"

@@ -160,9 +160,12 @@ class Work:
 
 
 def _changed(version: VersionOf, known: list[str]) -> AuthorError:
+    what = f"The steps of {version.workflow!r} version {version.version}"
+    change = f"{what} changed from {', '.join(known)} to {', '.join(version.steps)}"
+    if known == list(version.steps):
+        change = f"{what} are the same, but whether they read an inbox changed"
     return AuthorError(
-        f"The steps of {version.workflow!r} version {version.version} changed from"
-        f" {', '.join(known)} to {', '.join(version.steps)} while tasks are in flight on it.",
+        f"{change} while tasks are in flight on it.",
         f"register the new list as version {version.version + 1} beside the old one, which goes"
         " on until its tasks have ended; the body of a step may change freely.",
     )

@@ -48,4 +48,5 @@ class Folds:
             log.error("fold.failed", task_id=task_id, error=repr(error))
             await self._store.put_off_fold(task_id, events=_PUT_OFF)
             return False
-        return await self._store.keep_fold(task_id, fold, next_at=next_fold_at(fold))
+        fence = snapshot.events[-1].fence
+        return await self._store.keep_fold(task_id, fold, fence=fence, next_at=next_fold_at(fold))

@@ -52,7 +52,7 @@ from outlast.worker.outcome import (
 from outlast.worker.run import Run
 from outlast.workflow.context import Context
 from outlast.workflow.next import Complete, Fail, Goto, Next, Reject
-from outlast.workflow.steps import ON_CANCEL, ON_FAILURE, Step, call_step
+from outlast.workflow.steps import ON_CANCEL, ON_FAILURE, START, Step, call_step
 from outlast.workflow.workflow import Workflow
 
 log = structlog.get_logger("outlast.attempt")
@@ -201,8 +201,10 @@ class Attempt:
         if isinstance(next_, Goto):
             visit = Visit(lease.visit + 1)
             return await self._go(events, replace(here, step=next_.step, visit=visit))
+        # The start has no inbox to read: a message must not keep it from refusing its task.
+        closes = self.workflow.inbox and lease.step != START
         try:
-            return await self._ended(next_, events, replace(here, closes=self.workflow.inbox))
+            return await self._ended(next_, events, replace(here, closes=closes))
         except UnreadMessages:
             return await self._read_first(context)
 

@@ -357,7 +357,8 @@ def _keep(kept: set[asyncio.Future[Any]], future: asyncio.Future[Any]) -> None:
 
 
 async def edges(log: LogStore, lease: Lease) -> tuple[LoggedEvent, LoggedEvent]:
-    """The message that created the task, and the last one received."""
+    """The message that created the task, and the last one that its steps know: a message to the
+    inbox is none before it was read."""
     first = await log.event(lease.task_id, Seq(1))
     if first is None:
         raise StoreUnavailable(f"task {lease.task_id} has no first event", happened=False)
@@ -365,7 +366,9 @@ async def edges(log: LogStore, lease: Lease) -> tuple[LoggedEvent, LoggedEvent]:
     while True:
         page = await log.messages(lease.task_id, before=before, limit=3)
         for event in reversed(page):
-            if event.kind in (EventKind.TASK, EventKind.MESSAGE):
+            is_callers = event.kind in (EventKind.TASK, EventKind.MESSAGE)
+            is_unread = event.body.get("answers") is None and event.seq > max(1, lease.read_seq)
+            if is_callers and not is_unread:
                 return first, event
         if not page:
             return first, first

@@ -204,8 +204,10 @@ class Workflow(Generic[C]):
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal names in equal order."""
-        return digest_of("\n".join(step.name for step in self.steps))
+        """Equal for equal names in equal order, and with the inbox as it was: a version that has
+        one must not meet a worker that does not read it."""
+        names = [step.name for step in self.steps]
+        return digest_of("\n".join([*names, "+inbox"] if self.inbox else names))
 
     @property
     def cancel_step(self) -> Step | None:

@@ -18,4 +18,4 @@ select expired_at from tombstones
  where task_id = :task_id and agent = :agent and tenant = :tenant and owner = :owner;
 
 -- store_begin_epoch: names of the time before mean nothing from now on
-update store set epoch = :epoch returning epoch;
+update store set epoch = :epoch returning epoch, (select now from clock) as now;

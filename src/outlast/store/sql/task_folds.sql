@@ -18,3 +18,8 @@ delete from task_folds
 select task_id, seq, task from task_folds as newest
  where task_id in (select value from json_each(:task_ids))
    and seq = (select max(seq) from task_folds where task_folds.task_id = newest.task_id);
+
+-- task_folds_forget_lost: folds of more than there is
+delete from task_folds
+ where not exists (select 1 from tasks
+                    where tasks.task_id = task_folds.task_id and task_folds.seq < tasks.next_seq);

@@ -333,6 +333,6 @@ select count(lease_owner) as leased from tasks where state in ('submitted', 'wor
 
 -- tasks_fence_off: ends every lease, and leaves no fence that may have been given in a lost future
 update tasks
-   set fence = fence + :past, lease_owner = null, updated_at = (select now from clock),
+   set fence = case when fence + :past > :beyond then fence + :past else :beyond end, lease_owner = null, updated_at = (select now from clock),
        ready_at = case when lease_owner is null then ready_at else (select now from clock) end
  where state in ('submitted', 'working', 'input-required', 'auth-required');

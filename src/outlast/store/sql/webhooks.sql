@@ -22,5 +22,5 @@ delete from webhooks where task_id = :task_id;
 
 -- webhooks_fence_off: ends every lease of a webhook, past any fence of a lost future
 update webhooks
-   set fence = fence + :past, lease_owner = null,
+   set fence = case when fence + :past > :beyond then fence + :past else :beyond end, lease_owner = null,
        due_at = case when lease_owner is null then due_at else (select now from clock) end;
