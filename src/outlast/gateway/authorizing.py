@@ -48,7 +48,7 @@ class AuthorizeRequest:
                 raise InvalidParams("is required", path=field)
         for field in body:
             if field not in _FIELDS:
-                raise InvalidParams("is not known here", path=str(field)[:64])
+                raise InvalidParams("is not known here", path=ascii(field[:64])[1:-1])
         tenant = body.get("tenant", "")
         if not isinstance(tenant, str):
             raise InvalidParams("must be a text", path="tenant")

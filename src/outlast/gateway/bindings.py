@@ -6,7 +6,6 @@ request contexts are in `context`, the errors in `errors`, the response that is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -32,10 +31,11 @@ from a2a.utils.proto_utils import parse_params
 from google.protobuf.json_format import MessageToDict, Parse, ParseError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 
 from outlast.gateway.body import BodyTooLarge
 from outlast.gateway.context import CallContexts, version_meant, version_said
+from outlast.gateway.envelopes import Envelope, NotJson, envelope_of, id_of, json_of, params_of
 from outlast.gateway.errors import (
     REFUSALS,
     RefusedError,
@@ -50,8 +50,8 @@ from outlast.gateway.refusals import (
     UNSUPPORTED_MEDIA_TYPE,
     check_content_type,
     explained,
-    request_id_of,
     rest_refusal,
+    unparsed,
 )
 from outlast.gateway.sse import EventStream
 from outlast.gateway.stream import Item
@@ -66,6 +66,7 @@ P = TypeVar("P", pb.CancelTaskRequest, pb.SubscribeToTaskRequest)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 _TOO_LARGE = 413
+_STREAMS = frozenset({"SendStreamingMessage", "SubscribeToTask"})
 _REFUSED = "outlast.refused"
 _MEDIA_TYPE = "application/a2a+json"
 
@@ -77,8 +78,9 @@ class Older(Protocol):
 
 
 class JsonRpcBinding(JsonRpcDispatcher):
-    """JSON-RPC. The SDK answers a body that is no JSON text, or too much of it, as an error of its
-    own; and its streams have no ids and can be buffered by proxies."""
+    """JSON-RPC. The SDK logs whatever it cannot read, and answers a body that is no JSON text, or
+    too much of it, as an error of its own; and its streams have no ids and can be buffered by
+    proxies."""
 
     def __init__(self, handler: OutlastRequestHandler, older: Older | None = None) -> None:
         """`older` answers whatever speaks A2A 0.3."""
@@ -90,35 +92,41 @@ class JsonRpcBinding(JsonRpcDispatcher):
         body: Any = None
         try:
             check_content_type(request)
-            body = await request.json()  # read once: the SDK's own code gets the same value
+            body = json_of(await request.body())
             if self._older and version_meant(version_said(request)) == PROTOCOL_VERSION_0_3:
                 return await self._older.answer(body, request)
-            _check_listing(body)
+            return await self._answer(envelope_of(body), request)
         except ContentTypeNotSupportedError as error:
-            refusal = self._refused(error)
-            refusal.status_code = UNSUPPORTED_MEDIA_TYPE
+            refusal = self._generate_error_response(id_of(body), error)
+            if body is None:  # it is the request's own type, and not that of a part
+                refusal.status_code = UNSUPPORTED_MEDIA_TYPE
             return refusal
         except BodyTooLarge as error:
-            refusal = self._refused(InvalidRequestError(str(error)))
+            refusal = self._generate_error_response(None, InvalidRequestError(str(error)))
             refusal.status_code = _TOO_LARGE
             return refusal
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-            return self._refused(JSONParseError(message=f"the body is not JSON: {error}"))
+        except NotJson as error:
+            return self._generate_error_response(None, JSONParseError(message=str(error)))
         except InvalidParams as error:
-            return self._generate_error_response(request_id_of(body), of_caller(error))
+            return self._generate_error_response(id_of(body), of_caller(error))
         except ClientDisconnect:
             return Response()
-        response: Response = await super().handle_requests(request)
-        return response
+        except Exception as error:
+            return self._generate_error_response(id_of(body), error)
 
-    async def _process_non_streaming_request(
-        self, request_obj: Any, context: ServerCallContext
-    ) -> Any:
-        try:
-            return await super()._process_non_streaming_request(request_obj, context)
-        except RefusedError as error:
-            context.state["refused"] = error  # the SDK keeps but the body of its response
-            raise
+    async def _answer(self, envelope: Envelope, request: Request) -> Response:
+        """The answer to a call, and its stream. Raises the protocol's errors."""
+        if envelope.method == "ListTasks":
+            _check_listing(envelope.params)
+        params = params_of(envelope, self.METHOD_TO_MODEL)
+        context = self._context_builder.build(request)
+        context.tenant = params.tenant
+        context.state["method"] = envelope.method
+        context.state["request_id"] = envelope.id
+        if envelope.method in _STREAMS:
+            return await self._process_streaming_request(envelope.id, params, context)
+        result = await self._process_non_streaming_request(params, context)
+        return JSONResponse({"jsonrpc": "2.0", "id": envelope.id, "result": result})
 
     async def _handle_list_tasks(
         self, request_obj: pb.ListTasksRequest, context: ServerCallContext
@@ -136,21 +144,9 @@ class JsonRpcBinding(JsonRpcDispatcher):
         frames = JsonRpcFrames(self._handler.view_of(context), request_id)
         return await begun(items, frames, self._handler.config)
 
-    def _create_response(self, context: ServerCallContext, handler_result: Any) -> Response:
-        if isinstance(handler_result, EventStream):
-            return handler_result
-        if (error := context.state.get("refused")) is not None:
-            return self._generate_error_response(context.state["request_id"], error)
-        response: Response = super()._create_response(context, handler_result)
-        return response
-
     def _generate_error_response(self, request_id: Any, error: Any) -> JSONResponse:
         response: JSONResponse = super()._generate_error_response(request_id, explained(error))
         return with_status(response, error)
-
-    def _refused(self, error: Any) -> Response:
-        response: Response = self._generate_error_response(None, error)
-        return response
 
 
 class RestBinding(RestDispatcher):
@@ -285,7 +281,7 @@ class RestBinding(RestDispatcher):
             ("GET", "/extendedAgentCard", self.handle_authenticated_agent_card),
         ]
         routes = [Route(path, bounded(to), methods=[method]) for method, path, to in table]
-        return [*routes, Mount("/{tenant}", routes=routes)]
+        return [*routes, Mount("/{tenant}", app=Router(routes, redirect_slashes=False))]
 
 
 def with_status(response: JSONResponse, error: Any) -> JSONResponse:
@@ -342,11 +338,8 @@ def refusing(request: Request) -> Iterator[None]:
         raise
 
 
-def _check_listing(body: Any) -> None:
+def _check_listing(params: Any) -> None:
     """Raise InvalidParams for a status that the parser would take for none."""
-    if not isinstance(body, dict) or body.get("method") != "ListTasks":
-        return
-    params = body.get("params")
     if isinstance(params, dict) and params.get("status") is not None:
         check_status_name(params["status"])
 
@@ -358,7 +351,7 @@ def parsing() -> Iterator[None]:
     except ParseError as error:
         if str(error).startswith("Failed to load JSON"):
             raise InvalidRequestError(f"the body is not JSON: {error}") from error
-        raise InvalidParamsError(f"the request does not parse: {error}") from error
+        raise InvalidParamsError(unparsed(error)) from error
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"the body is not UTF-8: {error}") from error
     except A2AError:

@@ -9,6 +9,7 @@ inside.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
@@ -32,9 +33,10 @@ from starlette.routing import BaseRoute, Route
 
 from outlast.gateway.bindings import bounded, parsing, refusing, with_status
 from outlast.gateway.context import CallContexts
+from outlast.gateway.envelopes import id_of
 from outlast.gateway.frames import JsonRpcFrames, RestFrames, begun, event_id_of
 from outlast.gateway.handler import OutlastRequestHandler
-from outlast.gateway.refusals import explained, request_id_of
+from outlast.gateway.refusals import explained
 from outlast.gateway.sse import EventStream, frame_of
 from outlast.gateway.stream import Item, one_line
 
@@ -66,19 +68,36 @@ class JsonRpc03(JSONRPC03Adapter):
 
     async def answer(self, body: Any, request: Request) -> Response:
         """The answer to a request that is JSON."""
-        request_id = request_id_of(body)
+        request_id = id_of(body)
         method = body.get("method") if isinstance(body, dict) else None
         if not isinstance(method, str) or not self.supports_method(method):
             text = f"A2A 0.3 has no method {str(method)[:64]!r}; 1.0 wants A2A-Version: 1.0"
-            return self._generate_error_response(request_id, MethodNotFoundError(message=text))
+            return self._refused(request_id, MethodNotFoundError(message=text))
         try:
             model: Any = self.METHOD_TO_MODEL[method]
             model.model_validate(body)
         except ValidationError as error:
             # Before the SDK does it, which would log what the request holds.
-            refusal = JsonRpcInvalidParams(message=_told(error))
-            return self._generate_error_response(request_id, refusal)
+            return self._refused(request_id, JsonRpcInvalidParams(message=_told(error)))
+        if (fault := _fault_of_texts(body)) is not None:
+            return self._refused(request_id, JsonRpcInvalidParams(message=fault))
         response: Response = await self.handle_request(request_id, method, body, request)
+        return response
+
+    def _refused(self, request_id: str | int | None, error: JSONRPCError) -> Response:
+        """The SDK leaves out an id that is null; each answer to a request has one."""
+        refusal = self._generate_error_response(request_id, error)
+        if request_id is not None:
+            return refusal
+        return JSONResponse({"id": None, **json.loads(bytes(refusal.body))})
+
+    async def _process_non_streaming_request(
+        self, request_id: Any, request_obj: Any, context: ServerCallContext
+    ) -> Any:
+        """The SDK leaves out a result that is null, and then nothing tells success."""
+        response = await super()._process_non_streaming_request(request_id, request_obj, context)
+        if request_obj.method == "tasks/pushNotificationConfig/delete":
+            return JSONResponse({"jsonrpc": "2.0", "id": request_id, "result": None})
         return response
 
     async def _process_streaming_request(  # type: ignore[override]
@@ -158,6 +177,8 @@ class Rest03(REST03Adapter):
         if length and not length.removeprefix("-").isdecimal():
             raise InvalidParamsError("historyLength: must be a whole number")
         with parsing(), refusing(request):
+            if request.url.path.endswith("/message:send"):
+                await _sent(request)  # before the SDK does it, as a fault of its own
             answer = await method(request, self._context_builder.build(request))
         return JSONResponse(answer)
 
@@ -165,13 +186,7 @@ class Rest03(REST03Adapter):
     async def on_message_send_stream(self, request: Request) -> Response:
         with parsing():
             context = self._context_builder.build(request)
-            body = Parse(
-                await request.body(), a2a_v0_3_pb2.SendMessageRequest(), ignore_unknown_fields=True
-            )
-            asked = types.SendMessageRequest(
-                id="", params=proto_utils.FromProto.message_send_params(body)
-            )
-            params = conversions.to_core_send_message_request(asked)
+            params = conversions.to_core_send_message_request(await _sent(request))
         with refusing(request):
             items = self._handler.stream_of_send(params, context)
             return await self._begun(items, context, ends_at_pause=True)
@@ -202,6 +217,35 @@ class RestFrames03(RestFrames):
         said = translated_event(to_stream_response(item.event), ends_at_pause=self._ends_at_pause)
         body = MessageToDict(proto_utils.ToProto.stream_response(said))
         return frame_of(one_line(json_utils.dumps(body)), event_id=event_id_of(item, self._view))
+
+
+def _fault_of_texts(body: Any) -> str | None:
+    """What is wrong with the texts of a request, which the SDK would find where it is no fault of
+    the caller's any more: half a character has no place in protobuf."""
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "a text of the request holds half of a surrogate pair"
+    except RecursionError:
+        return "the request is nested too deep"
+    return None
+
+
+async def _sent(request: Request) -> types.SendMessageRequest:
+    """What a message:send or message:stream brings. Raises InvalidParamsError for what the SDK
+    does not translate."""
+    body = Parse(
+        await request.body(), a2a_v0_3_pb2.SendMessageRequest(), ignore_unknown_fields=True
+    )
+    try:
+        return types.SendMessageRequest(
+            id="", params=proto_utils.FromProto.message_send_params(body)
+        )
+    except ValidationError as error:
+        raise InvalidParamsError(_told(error)) from error
+    except ValueError as error:
+        text = "message.content: each part needs one of text, file and data"
+        raise InvalidParamsError(text) from error
 
 
 def _told(error: ValidationError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from a2a.types import a2a_pb2 as pb
@@ -23,6 +24,7 @@ from outlast.wire.folds import fold_log
 DEFAULT_PAGE = 50
 LARGEST_PAGE = 100
 _LAST_MILLIS = 1 << 62
+_NUMBER = re.compile(r"-?\d{1,9}", re.ASCII)
 
 
 class Listing:
@@ -74,7 +76,7 @@ def check_status_name(said: Any) -> None:
     """Raise InvalidParams for a status that no task has: parsers take an unknown name for none,
     and the caller would get every task."""
     states = pb.TaskState.items()
-    number = int(said) if str(said).lstrip("-").isdecimal() else None
+    number = int(said) if _NUMBER.fullmatch(str(said)) else None
     if any(said == name or number == value for name, value in states):
         return
     known = ", ".join(name for name, value in states if value)

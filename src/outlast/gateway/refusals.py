@@ -6,7 +6,7 @@ their reason alone (specification §9.5, §11.6).
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 from a2a.server.jsonrpc_models import JSONRPCError
 from a2a.utils.error_handlers import A2A_DOMAIN, ERROR_INFO_TYPE, build_rest_error_payload
@@ -24,6 +24,13 @@ MEDIA_TYPES = ("application/json", "application/a2a+json")
 UNSUPPORTED_MEDIA_TYPE = 415
 _REASONS = {-32700: "JSON_PARSE", -32601: "METHOD_NOT_FOUND", -32600: "INVALID_REQUEST"}
 _INTERNAL = -32603
+_PYTHONS = re.compile(
+    r"'[\w.]+' object (is not|has no) .*"
+    r"|\S+ indices must be .*"
+    r"|expected string or bytes-like object.*"
+    r"|(argument|int\(\) argument|float\(\) argument|a bytes-like object) .*",
+    re.DOTALL,
+)
 
 
 def check_content_type(request: Request) -> None:
@@ -59,10 +66,12 @@ def rest_refusal(error: A2AError, status: int) -> Response:
     return JSONResponse(payload, status_code=status)
 
 
-def request_id_of(body: Any) -> str | int | None:
-    """The id of a JSON-RPC request, as far as an answer can carry it."""
-    said = body.get("id") if isinstance(body, dict) else None
-    return said if isinstance(said, (str, int)) and not isinstance(said, bool) else None
+def unparsed(error: Exception) -> str:
+    """What is wrong with a request that protobuf does not read. Of a value of another type it
+    tells what Python could not do with it; and it repeats half a character, which no answer can
+    hold."""
+    told = str(error).encode("utf-8", "backslashreplace").decode()
+    return f"the request does not parse: {_PYTHONS.sub('has the wrong type', told)}"
 
 
 def explained(error: A2AError | JSONRPCError | Exception) -> A2AError | JSONRPCError:

@@ -34,7 +34,7 @@ def to_json(message: _Message, *, path: str) -> dict[str, Any]:
     """
     try:
         body: dict[str, Any] = MessageToDict(message)
-    except SerializeToJsonError as error:
+    except (SerializeToJsonError, ValueError) as error:  # the second for the message itself
         raise InvalidParams("holds a number that is not finite", path=path) from error
     return {name: with_whole_numbers(value) for name, value in body.items()}
 
