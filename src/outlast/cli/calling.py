@@ -22,6 +22,7 @@ from outlast.cli.reaching import (
     Json,
     TaskId,
     Tenant,
+    TrustCard,
     Url,
     call,
     say,
@@ -59,9 +60,10 @@ def send(
     json_: Json = False,
     tenant: Tenant = "",
     header: Headers = None,
+    trust_card: TrustCard = False,
 ) -> None:
     """Send a message to an agent, and wait until its task has ended or asks something."""
-    agent = Agent(url=url, tenant=tenant, headers=header or ())
+    agent = Agent(url=url, tenant=tenant, headers=header or (), trust_card=trust_card)
     known = task
 
     async def work(client: Client) -> int:
@@ -98,10 +100,16 @@ def send(
 
 
 def watch(
-    *, url: Url = "", task: TaskId, json_: Json = False, tenant: Tenant = "", header: Headers = None
+    *,
+    url: Url = "",
+    task: TaskId,
+    json_: Json = False,
+    tenant: Tenant = "",
+    header: Headers = None,
+    trust_card: TrustCard = False,
 ) -> None:
     """Show a task's events until it has ended, over cut connections. Ctrl-C leaves it running."""
-    agent = Agent(url=url, tenant=tenant, headers=header or ())
+    agent = Agent(url=url, tenant=tenant, headers=header or (), trust_card=trust_card)
 
     async def work(client: Client) -> int:
         return await _watched(client, task, agent, json_=json_)
@@ -122,9 +130,10 @@ def answer(
     json_: Json = False,
     tenant: Tenant = "",
     header: Headers = None,
+    trust_card: TrustCard = False,
 ) -> None:
     """Answer the question that a task asks; one that is over takes no answer."""
-    agent = Agent(url=url, tenant=tenant, headers=header or ())
+    agent = Agent(url=url, tenant=tenant, headers=header or (), trust_card=trust_card)
 
     async def work(client: Client) -> int:
         show_task(await client.answer(task, _said(text), pause=pause), agent, json_=json_)
@@ -134,10 +143,16 @@ def answer(
 
 
 def cancel(
-    *, url: Url = "", task: TaskId, json_: Json = False, tenant: Tenant = "", header: Headers = None
+    *,
+    url: Url = "",
+    task: TaskId,
+    json_: Json = False,
+    tenant: Tenant = "",
+    header: Headers = None,
+    trust_card: TrustCard = False,
 ) -> None:
     """Ask for a task to be canceled."""
-    agent = Agent(url=url, tenant=tenant, headers=header or ())
+    agent = Agent(url=url, tenant=tenant, headers=header or (), trust_card=trust_card)
 
     async def work(client: Client) -> int:
         show_task(await client.cancel(task), agent, json_=json_)
@@ -147,10 +162,16 @@ def cancel(
 
 
 def get(
-    *, url: Url = "", task: TaskId, json_: Json = False, tenant: Tenant = "", header: Headers = None
+    *,
+    url: Url = "",
+    task: TaskId,
+    json_: Json = False,
+    tenant: Tenant = "",
+    header: Headers = None,
+    trust_card: TrustCard = False,
 ) -> None:
     """Show a task as it is."""
-    agent = Agent(url=url, tenant=tenant, headers=header or ())
+    agent = Agent(url=url, tenant=tenant, headers=header or (), trust_card=trust_card)
 
     async def work(client: Client) -> int:
         snapshot = await client.get(task)
@@ -177,9 +198,10 @@ def list_(
     json_: Json = False,
     tenant: Tenant = "",
     header: Headers = None,
+    trust_card: TrustCard = False,
 ) -> None:
     """List your tasks, those that changed last first."""
-    agent = Agent(url=url, tenant=tenant, headers=header or ())
+    agent = Agent(url=url, tenant=tenant, headers=header or (), trust_card=trust_card)
 
     async def work(client: Client) -> int:
         found = await client.list(
@@ -199,7 +221,7 @@ def list_(
     call(agent, work)
 
 
-def authorize(url: str, task: str, pause: str, value: Any) -> NoReturn:
+def authorize(url: str, task: str, pause: str, value: Any, *, trust_card: bool = False) -> NoReturn:
     """What `outlast authorize --url` does."""
 
     async def work(client: Client) -> int:
@@ -207,7 +229,7 @@ def authorize(url: str, task: str, pause: str, value: Any) -> NoReturn:
         typer.echo(f"task {task} is authorized")
         return 0
 
-    call(Agent(url=url), work)
+    call(Agent(url=url, trust_card=trust_card), work)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -20,6 +20,7 @@ from outlast.cli.frame import (
     table,
     with_stores,
 )
+from outlast.cli.reaching import TrustCard
 from outlast.gateway.pauses import pause_named
 from outlast.model.errors import ConfigError
 from outlast.model.ids import Fence, TaskId, WriteNo
@@ -201,11 +202,12 @@ def authorize(
     url: Annotated[
         str | None, typer.Option("--url", help="As the task's caller, through the agent there.")
     ] = None,
+    trust_card: TrustCard = False,
 ) -> None:
     """Give a task in AUTH_REQUIRED what it waits for, and let it run again."""
     given = _json_of(sys.stdin.read() if value == "-" else value)
     if url is not None:
-        calling.authorize(url, task, pause, given)
+        calling.authorize(url, task, pause, given, trust_card=trust_card)
 
     async def write(stores: compose.Stores) -> bool:
         found = await stores.inspect.find(TaskId(task))

@@ -66,6 +66,13 @@ Headers = Annotated[
         f" A bearer token comes from the environment: {TOKEN}.",
     ),
 ]
+TrustCard = Annotated[
+    bool,
+    typer.Option(
+        "--trust-card",
+        help="Send credentials wherever the agent's card points, not to the URL's host alone.",
+    ),
+]
 
 
 class Calling(TyperCommand):
@@ -90,6 +97,7 @@ class Agent:
     url: str
     tenant: str = ""
     headers: Sequence[str] = ()
+    trust_card: bool = False
 
     def client(self) -> Client:
         """Raises ConfigError for headers that are none, or that must not be arguments."""
@@ -99,6 +107,7 @@ class Agent:
             headers=dict(map(_header, self.headers)),
             tenant=self.tenant,
             patience=_PATIENCE,
+            trust_card=self.trust_card,
         )
 
     def command(self, name: str, *arguments: str) -> str:
@@ -106,7 +115,8 @@ class Agent:
         url = [] if self.url == os.environ.get(URL) else [self.url]
         tenant = ["--tenant", self.tenant] if self.tenant else []
         headers = [word for header in self.headers for word in ("--header", header)]
-        return shlex.join(["outlast", name, *url, *arguments, *tenant, *headers])
+        trust = ["--trust-card"] if self.trust_card else []
+        return shlex.join(["outlast", name, *url, *arguments, *tenant, *headers, *trust])
 
 
 def call(

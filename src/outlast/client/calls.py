@@ -15,6 +15,7 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
 
 from outlast.client.failures import delay_before, failure_of, translated
+from outlast.client.origins import holds_credentials, within_reach
 from outlast.client.transports import JsonRpcWithIds, RestWithIds
 from outlast.model.errors import ConfigError, Uncertain
 from outlast.wire.extension import EXTENSION_URI
@@ -38,14 +39,30 @@ class Patience:
 class Calls:
     """The agent of one card."""
 
-    def __init__(self, card: pb.AgentCard, http: httpx.AsyncClient, patience: Patience) -> None:
-        """Raises ConfigError when the card offers no way in which this client speaks."""
+    def __init__(
+        self,
+        card: pb.AgentCard,
+        http: httpx.AsyncClient,
+        patience: Patience,
+        *,
+        given: str | None = None,
+        trust_card: bool = False,
+    ) -> None:
+        """given: the URL whose card it is, and to whose origin alone credentials go; None for a
+        card of the caller's own.
+
+        Raises ConfigError when the card offers no way in which this client speaks, or none to
+        which credentials may go.
+        """
         self.card = card
         self.http = http
         self.patience = patience
         self.extension = _extension_of(card)
-        self.plain = _client(card, http, streaming=False)
-        self.streaming = _client(card, http, streaming=True)
+        self._spoken = _spoken(card)
+        if given is not None and holds_credentials(http):
+            self._spoken = within_reach(self._spoken, given, trust_card=trust_card)
+        self.plain = self._client(streaming=False)
+        self.streaming = self._client(streaming=True)
 
     @property
     def is_ours(self) -> bool:
@@ -87,8 +104,24 @@ class Calls:
 
     def http_url(self) -> str:
         """Where what is not of the protocol (authorizing) is to be found."""
-        urls = {item.protocol_binding: item.url for item in self.card.supported_interfaces}
+        urls = {item.protocol_binding: item.url for item in self._spoken}
         return str(urls.get("HTTP+JSON") or urls["JSONRPC"]).rstrip("/")
+
+    def _client(self, *, streaming: bool) -> SdkClient:
+        factory = ClientFactory(
+            ClientConfig(
+                streaming=streaming,
+                httpx_client=self.http,
+                supported_protocol_bindings=list(_BINDINGS),
+            )
+        )
+        for binding, transport in _BINDINGS.items():
+            factory.register(binding, _made_by(transport, self.http))
+        offered = pb.AgentCard()
+        offered.CopyFrom(self.card)
+        del offered.supported_interfaces[:]
+        offered.supported_interfaces.extend(self._spoken)
+        return factory.create(offered)
 
 
 async def repeated(
@@ -135,7 +168,7 @@ async def card_at(url: str, http: httpx.AsyncClient) -> pb.AgentCard:
     return await A2ACardResolver(http, base).get_agent_card(relative_card_path=path)
 
 
-def _client(card: pb.AgentCard, http: httpx.AsyncClient, *, streaming: bool) -> SdkClient:
+def _spoken(card: pb.AgentCard) -> list[pb.AgentInterface]:
     spoken = [
         item
         for item in card.supported_interfaces
@@ -146,18 +179,7 @@ def _client(card: pb.AgentCard, http: httpx.AsyncClient, *, streaming: bool) -> 
             "the agent's card offers neither JSON-RPC nor HTTP+JSON of A2A 1.0, and this client"
             " speaks nothing else"
         )
-    factory = ClientFactory(
-        ClientConfig(
-            streaming=streaming, httpx_client=http, supported_protocol_bindings=list(_BINDINGS)
-        )
-    )
-    for binding, transport in _BINDINGS.items():
-        factory.register(binding, _made_by(transport, http))
-    offered = pb.AgentCard()
-    offered.CopyFrom(card)
-    del offered.supported_interfaces[:]
-    offered.supported_interfaces.extend(spoken)
-    return factory.create(offered)
+    return spoken
 
 
 def _made_by(transport: Any, http: httpx.AsyncClient) -> Any:

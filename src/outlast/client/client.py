@@ -60,11 +60,14 @@ class Client:
         tenant: str = "",
         patience: Patience | None = None,
         http: httpx.AsyncClient | None = None,
+        trust_card: bool = False,
     ) -> None:
         """agent: its URL, or its card. auth: a bearer token, or what httpx takes. headers: go with
         every request. http: a client of your own, with its own credentials and limits, which you
-        close."""
+        close. trust_card: send credentials wherever the card at the URL points, and not to the
+        URL's own scheme, host and port alone; from https to http they never go."""
         self._agent = agent
+        self._trust_card = trust_card
         self._tenant = tenant
         self._patience = patience or Patience()
         self._owned = http is None
@@ -77,13 +80,16 @@ class Client:
         self._calls: Calls | None = None
 
     async def __aenter__(self) -> Self:
-        """Find the agent by its card. Raises ConfigError, and Unreachable."""
+        """Find the agent by its card. Raises ConfigError, also for a card that points where its
+        caller's credentials must not go; and Unreachable."""
         try:
-            card = self._agent
+            card, url = self._agent, None
             if isinstance(card, str):
-                url = card
-                card = await repeated(lambda: card_at(url, self._http), self._patience)
-            self._calls = Calls(card, self._http, self._patience)
+                url = given = card
+                card = await repeated(lambda: card_at(given, self._http), self._patience)
+            self._calls = Calls(
+                card, self._http, self._patience, given=url, trust_card=self._trust_card
+            )
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -188,10 +194,13 @@ class Client:
     async def authorize(self, task_id: str, value: Any, *, pause: str | None = None) -> None:
         """Give a task that is AUTH_REQUIRED what it waits for, beside its conversation.
 
-        An endpoint of Outlast's own. Raises UnsupportedOperation where the agent has none, or the
-        task does not wait for it.
+        An endpoint of Outlast's own. Raises UnsupportedOperation where the agent has none, before
+        anything is sent to one that does not speak our extension, or when the task does not wait
+        for it; TaskNotFound.
         """
         calls = self._agent_calls
+        if not calls.is_ours:
+            raise UnsupportedOperation("this agent takes no authorizations: it is not Outlast's")
         if pause is None:
             question = (await self.get(task_id)).question
             pause = None if question is None else question.pause
@@ -346,11 +355,15 @@ def _is_settled(snapshot: Snapshot) -> bool:
 
 def _refuse(response: httpx.Response, task_id: str) -> NoReturn:
     try:
-        text = str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        text = f"HTTP status {response.status_code}"
-    if response.status_code == 404:
-        raise TaskNotFound(task_id)
+        error = response.json()["error"]
+        text = str(error["message"])
+        reasons = {detail.get("reason") for detail in error.get("details", ())}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text, reasons = f"HTTP status {response.status_code}", set()
+    if "TASK_NOT_FOUND" in reasons:
+        raise TaskNotFound(task_id, expired="expired" in text)
+    if response.status_code in (404, 405):
+        raise UnsupportedOperation(f"this agent takes no authorizations: {text}")
     if response.status_code == 400:
         raise UnsupportedOperation(text)
     raise Refused(text)
