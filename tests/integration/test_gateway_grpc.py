@@ -33,7 +33,8 @@ from google.rpc import error_details_pb2
 from examples.hello.agent import agent
 from outlast import compose
 from outlast.configuration import configuration
-from outlast.gateway.auth.ways import any_of
+from outlast.gateway import grpc_server
+from outlast.gateway.auth.ways import any_of, by_proxy
 from outlast.gateway.cards import agent_card
 from outlast.gateway.config import Extension
 from outlast.gateway.grpc_server import GrpcServer, TlsFiles
@@ -226,6 +227,68 @@ async def test_what_does_not_parse_is_refused_in_the_protocols_words(sqlite_url:
         with pytest.raises(A2AClientError, match="RESOURCE_EXHAUSTED"):
             await grpc_.send(message("x" * 65 * 1024))
         assert await count_tasks(grpc_.gateway) == 0
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "/lf.a2a.v1.A2AService/SendMessage",
+        "/lf.a2a.v1.A2AService/SendStreamingMessage",
+        "/a2a.v1.A2AService/SendMessage",
+        "/a2a.v1.A2AService/SendStreamingMessage",
+    ],
+)
+async def test_who_is_unknown_is_refused_before_a_message_is_read(
+    sqlite_url: str, method: str
+) -> None:
+    elsewhere = by_proxy("X-Caller", ["192.0.2.1"])
+    async with called(sqlite_url, know=lambda _: [elsewhere], serves_0_3=True) as grpc_:
+        never_sent = grpc_.channel.stream_unary(method)(metadata=SPOKEN)
+        async with asyncio.timeout(20):
+            code = await never_sent.code()
+
+        assert code is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_call_without_a_message_is_refused(sqlite_url: str) -> None:
+    async with called(sqlite_url) as grpc_:
+        call = grpc_.channel.stream_unary("/lf.a2a.v1.A2AService/GetTask")(metadata=SPOKEN)
+        await call.done_writing()
+
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_calls_of_all_callers_are_bounded(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "MOST_CALLS", 1)
+    async with called(sqlite_url) as grpc_:
+        stream = grpc_.stub.SendStreamingMessage(
+            pb.SendMessageRequest(message=message()), metadata=SPOKEN
+        )
+        assert (await stream.read()).task.id
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await grpc_.stub.GetTask(pb.GetTaskRequest(id="some"), metadata=SPOKEN)
+        stream.cancel()
+
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_calls_on_one_connection_are_bounded(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "MOST_CALLS_OF_CONNECTION", 1)
+    async with called(sqlite_url) as grpc_:
+        stream = grpc_.stub.SendStreamingMessage(
+            pb.SendMessageRequest(message=message()), metadata=SPOKEN
+        )
+        assert (await stream.read()).task.id
+        waits = grpc_.stub.GetTask(pb.GetTaskRequest(id="some"), metadata=SPOKEN, timeout=0.5)
+
+        assert await waits.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        stream.cancel()
+        after = grpc_.stub.GetTask(pb.GetTaskRequest(id="some"), metadata=SPOKEN)
+        assert await after.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_a_key_in_metadata_makes_a_repeat_harmless(sqlite_url: str) -> None:

@@ -46,13 +46,8 @@ class Grpc03(Answering, CompatGrpcHandler):
         handler_func: Callable[[ServerCallContext], Awaitable[T]],
         default_response: T,
     ) -> T:
-        try:
-            principal = await self.known(context)
-        except a2a.A2AError as error:
-            await self.abort_context(error, context)
-
         async def named(call: ServerCallContext) -> T:
-            call.state["principal"] = principal
+            call.state["principal"] = self.caller
             await begun(None, call, context)
             with translated("A2A 0.3"):
                 return await handler_func(call)

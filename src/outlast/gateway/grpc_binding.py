@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -47,6 +48,9 @@ that: more would reach the caller as another error than its own."""
 _EPOCH = "outlast-epoch"
 _OLDER = "/a2a.v1."
 _UNREADABLE = "the request is not a message of the method's type"
+_CALLER: ContextVar[Principal | None] = ContextVar("caller")
+"""Who makes the call that this task handles; there is none before `Door` has let the call in."""
+
 _SPARE = 0.1
 _MOST_SPARE_S = 1.0
 UNTIL_ENDED = frozenset(
@@ -97,21 +101,29 @@ class Answering:
     _handler: OutlastRequestHandler
     _authenticator: Authenticator | None
 
-    async def known(self, context: Any) -> Principal | None:
-        """Who calls, before anything else is looked at."""
+    async def let_in(self, context: Any) -> None:
+        """Find out who calls, before anything else is looked at; the call of somebody unknown ends
+        here."""
+        try:
+            _CALLER.set(await self._known(context))
+        except a2a.A2AError as error:
+            await self.abort_context(error, context)
+
+    async def _known(self, context: Any) -> Principal | None:
         if self._authenticator is None:
             return None
         with translated("authenticate"):
             sent = [(name, value) for name, value in _said(context) if isinstance(value, str)]
             return await admitted(self._authenticator, sent, peer_of(context))
 
+    @property
+    def caller(self) -> Principal | None:
+        """Who makes the call that is being handled."""
+        return _CALLER.get()
+
     async def refuse_unreadable(self, context: Any) -> None:
-        """End a call whose request does not parse. Whoever is unknown learns only that."""
-        try:
-            await self.known(context)
-            raise a2a.InvalidRequestError(_UNREADABLE)
-        except a2a.A2AError as error:
-            await self.abort_context(error, context)
+        """End a call whose request does not parse."""
+        await self.abort_context(a2a.InvalidRequestError(_UNREADABLE), context)
 
     async def write_stream(
         self,
@@ -124,9 +136,8 @@ class Answering:
         """Write what a stream brings, as it is `said`. A coroutine, not a generator: gRPC closes no
         generator of a cancelled call."""
         is_end = False
-        principal: Principal | None = None
+        principal = self.caller
         try:
-            principal = await self.known(context)
             async with aclosing(await begin(principal)) as events:
                 async for event in events:
                     response = to_stream_response(event)
@@ -171,13 +182,8 @@ class GrpcBinding(Answering, GrpcHandler):
         handler_func: Callable[[ServerCallContext], Awaitable[T]],
         default_response: T,
     ) -> T:
-        try:
-            principal = await self.known(context)
-        except a2a.A2AError as error:
-            await self.abort_context(error, context)
-
         async def named(call: ServerCallContext) -> T:
-            call.state["principal"] = principal
+            call.state["principal"] = self.caller
             await begun(request, call, context, self._handler.config.epoch)
             return await handler_func(call)
 
@@ -206,13 +212,19 @@ class GrpcBinding(Answering, GrpcHandler):
         await self.write_stream(context, begin, ends=ends)
 
 
-class Readable(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Lets requests that do not parse through to the binding, which says what is wrong with them:
-    gRPC's own answer is an unknown error with the name of a class of ours."""
+class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """The door of this binding: nobody unknown gets as far as a request's message, as over HTTP.
 
-    def __init__(self, older: Answering | None = None) -> None:
-        """`older` says what is wrong with requests of 0.3: the SDK's code for them would not know
-        what an unreadable one is."""
+    gRPC reads a call's one message before it asks anybody. So every method becomes one that reads
+    its messages itself, and reads one, once its caller is known. And requests that do not parse
+    get through to the binding, which says what is wrong with them: gRPC's own answer is an unknown
+    error with the name of a class of ours.
+    """
+
+    def __init__(self, binding: Answering, older: Answering | None = None) -> None:
+        """`older` answers calls of 0.3. It says itself what is wrong with their requests: the
+        SDK's code for them would not know what an unreadable one is."""
+        self._binding = binding
         self._older = older
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
@@ -220,15 +232,17 @@ class Readable(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if handler is None or handler.request_streaming or handler.request_deserializer is None:
             return handler
         make = (
-            grpc.unary_stream_rpc_method_handler
+            grpc.stream_stream_rpc_method_handler
             if handler.response_streaming
-            else grpc.unary_unary_rpc_method_handler
+            else grpc.stream_unary_rpc_method_handler
         )
         method = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        answering = self._binding
         if self._older is not None and handler_call_details.method.startswith(_OLDER):
+            answering = self._older
             method = partial(_checked, method, self._older)
         return make(
-            method,
+            partial(_past_the_door, method, answering),
             request_deserializer=partial(_read, handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
@@ -301,6 +315,12 @@ async def begun(request: Any, call: ServerCallContext, context: Any, epoch: str 
 async def _until_late(context: Any) -> None:
     remaining: float = context.time_remaining()
     await asyncio.sleep(remaining - min(_SPARE * remaining, _MOST_SPARE_S))
+
+
+async def _past_the_door(method: Any, answering: Answering, requests: Any, context: Any) -> Any:
+    await answering.let_in(context)
+    request = await anext(aiter(requests), Unreadable())  # a call may end without a message
+    return await method(request, context)
 
 
 async def _checked(method: Any, older: Answering, request: Any, context: Any) -> Any:

@@ -13,13 +13,20 @@ from a2a.types import a2a_pb2_grpc
 
 from outlast.gateway.auth.principal import Authenticator
 from outlast.gateway.compat_grpc import Grpc03
-from outlast.gateway.grpc_binding import GrpcBinding, Readable
+from outlast.gateway.grpc_binding import Door, GrpcBinding
 from outlast.gateway.handler import OutlastRequestHandler
 from outlast.model.errors import ConfigError
 
 _CLIENTS_PING_MS = 5_000
 """Clients may ping this often. By default gRPC drops those that do more than every 5 minutes, and
 a client behind a proxy has to."""
+
+MOST_CALLS = 10_000
+"""Calls under way in this process, streams among them; by default gRPC takes any number. More are
+refused with RESOURCE_EXHAUSTED."""
+
+MOST_CALLS_OF_CONNECTION = 1_000
+"""Of these, those on one connection. More wait in the client until others have ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +61,14 @@ class GrpcServer:
         self._grace_s = grace_s
         self._stopping = asyncio.Event()
         older = Grpc03(handler, authenticator) if handler.config.serves_0_3 else None
-        self._server = grpc.aio.server(interceptors=[Readable(older)], options=_options(handler))
+        binding = GrpcBinding(handler, authenticator)
+        self._server = grpc.aio.server(
+            interceptors=[Door(binding, older)],
+            options=_options(handler),
+            maximum_concurrent_rpcs=MOST_CALLS,
+        )
         register: Any = a2a_pb2_grpc.add_A2AServiceServicer_to_server
-        register(GrpcBinding(handler, authenticator), self._server)
+        register(binding, self._server)
         if older is not None:
             register_older: Any = a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server
             register_older(older, self._server)
@@ -93,6 +105,7 @@ def _options(handler: OutlastRequestHandler) -> list[tuple[str, int]]:
     keepalive_ms = int(config.keepalive_s * 1000)
     return [
         ("grpc.max_receive_message_length", config.max_body),
+        ("grpc.max_concurrent_streams", MOST_CALLS_OF_CONNECTION),
         # Two servers on one port would share its callers, unseen.
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_time_ms", keepalive_ms),
