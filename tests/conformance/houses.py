@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -106,3 +107,10 @@ async def two_gateways(folder: Path) -> AsyncIterator[list[Transport]]:
 def _postgres() -> Iterator[str]:
     with PostgresServer() as server:
         yield server.create_database("conformance")
+
+
+def free_port() -> int:
+    """One that nobody listens on right now: for who must be named before it starts."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
