@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import signal
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -11,16 +13,21 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 
 from outlast import Client
-from outlast.client import ArtifactChanged, Event, Reset
+from outlast.client import ArtifactChanged, Event, Link, Reset
+from outlast.testing.fleet import until
+from tests.conformance.grpc_transport import Grpc
 from tests.conformance.proxied import IDLE_S, PROGRAMS, House, Program, behind, wanted
 
 HEADERS = {"A2A-Version": "1.0"}
 PATIENCE_S = 30
 MIB = 1024 * 1024
+RELOADS = {"nginx": signal.SIGHUP, "haproxy": signal.SIGUSR2}
+"""By which signal a proxy reads its configuration again."""
 
 pytestmark = pytest.mark.skipif(
     not wanted(), reason=f'no proxies: make conformance PROXIES="{" ".join(PROGRAMS)}"'
@@ -29,7 +36,12 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(params=wanted())
 def program(request: pytest.FixtureRequest) -> Program:
-    found = PROGRAMS[request.param]
+    return available(request.param)
+
+
+def available(name: str) -> Program:
+    """The program of this name. Skips the test where there is none."""
+    found = PROGRAMS[name]
     if not found.is_here:
         pytest.skip(f"there is no {found.name} here")
     return found
@@ -121,6 +133,50 @@ async def test_too_much_is_refused_clearly_and_costs_nothing_else(house: House) 
         assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
+@pytest.mark.parametrize("name", [name for name in RELOADS if name in wanted()])
+async def test_a_reload_ends_streams_soon_and_they_go_on(name: str, tmp_path: Path) -> None:
+    """As by a changed configuration: old processes leave after their time, and new ones serve."""
+    async with behind(available(name), tmp_path) as house, Client(house.url) as client:
+        sent = (await client.send(f"write {tmp_path}", wait=False)).snapshot
+        assert sent is not None
+        links: list[Link] = []
+        async with aclosing(client.follow(sent.task_id, on_link=links.append)) as events:
+            await shown(events, "1 ")
+            assert [link.by for link in links] == ["stream"]
+            house.proxy.reload(RELOADS[name])
+            following = asyncio.create_task(shown(events, "2 "))
+            await until(lambda: lost(links), what="the end of the old stream")
+            (tmp_path / "1").touch()
+            told = await following
+            for number in range(2, 7):
+                (tmp_path / str(number)).touch()
+            told += [event async for event in events]
+    chunks = [event.text for event in told if isinstance(event, ArtifactChanged)]
+    assert "".join(chunks) == "2 3 4 5 6 "  # of those written at once the worker makes one
+    assert not any(isinstance(event, Reset) for event in told)
+
+
+@pytest.mark.skipif("nginx" not in wanted(), reason="the only one with gRPC here: PROXIES=nginx")
+async def test_grpc_passes_nginx_as_it_comes(tmp_path: Path) -> None:
+    async with (
+        behind(available("nginx"), tmp_path) as house,
+        grpc.aio.insecure_channel(house.grpc) as channel,
+        httpx.AsyncClient(base_url=house.url) as http,
+    ):
+        replies = Grpc(http, [channel]).stream(
+            "send_streaming_message", sending(f"write {tmp_path}")
+        )
+        told: list[str] = []
+        async with asyncio.timeout(PATIENCE_S), aclosing(replies):
+            async for reply in replies:
+                assert reply.error is None, reply.error
+                told.append(json.dumps(reply.body))
+                for number in range(1, 7):
+                    if f'"{number} "' in told[-1]:
+                        (tmp_path / str(number)).touch()
+        assert "TASK_STATE_COMPLETED" in told[-1]
+
+
 # --- what the tests share -----------------------------------------------------------------------
 
 
@@ -156,6 +212,10 @@ async def said(lines: AsyncGenerator[str, None], words: str) -> str:
     """The next line in which these words are."""
     async with asyncio.timeout(PATIENCE_S):
         return await anext(line async for line in lines if words in line)
+
+
+async def lost(links: list[Link]) -> bool:
+    return any(link.by == "nothing" for link in links)
 
 
 async def shown(events: AsyncGenerator[Event, None], chunk: str) -> list[Event]:
