@@ -48,8 +48,10 @@ crash-points: $(READY)-dev
 # ACTS names the folder of the protocol's conformance tests, which are not part of the project.
 # OIDC names one in which `npm install oidc-provider@9` was said: then its tokens are tried too.
 # JS names one in which `npm install @a2a-js/sdk@1` was said: then that client is tried.
+# PROXIES lists programs (nginx haproxy caddy traefik envoy): two gateways are tried behind each.
 conformance: $(READY)-dev
 	@$(if $(ACTS),ACTS='$(ACTS)') $(BIN)/python -m tests.conformance $(ARGS)
+	$(if $(PROXIES),@PROXIES='$(PROXIES)' $(BIN)/python -m pytest -q tests/conformance/test_proxies.py)
 	$(if $(JS),@JS='$(abspath $(JS))' $(BIN)/python -m pytest -q tests/conformance/test_js.py)
 	$(if $(OIDC),@OIDC='$(abspath $(OIDC))' $(BIN)/python -m pytest -q tests/conformance/test_oidc.py)
 
