@@ -159,10 +159,8 @@ async def test_a_reload_ends_streams_soon_and_they_go_on(name: str, tmp_path: Pa
     assert not any(isinstance(event, Reset) for event in told)
 
 
-@pytest.mark.skipif("nginx" not in wanted(), reason="the only one with gRPC here: PROXIES=nginx")
-async def test_grpc_passes_nginx_as_it_comes_and_in_silence(tmp_path: Path) -> None:
+async def test_grpc_comes_as_it_is_said_and_may_be_silent(house: House, tmp_path: Path) -> None:
     async with (
-        behind(available("nginx"), tmp_path) as house,
         grpc.aio.insecure_channel(house.grpc) as channel,
         httpx.AsyncClient(base_url=house.url) as http,
     ):
