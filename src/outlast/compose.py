@@ -22,6 +22,7 @@ from outlast.gateway.auth.watch import Watch, Watched
 from outlast.gateway.auth.ways import any_of
 from outlast.gateway.cards import agent_card
 from outlast.gateway.handler import OutlastRequestHandler
+from outlast.gateway.restores import RestoreWatch
 from outlast.gateway.server import GatewayServer, listen
 from outlast.model.errors import ConfigError, OutlastError
 from outlast.roles import Role, run_roles, run_together
@@ -269,11 +270,13 @@ def gateway_role(
         finally:
             await watch.close()
 
-    http = Role(run=run, stop=server.stop)
-    if grpc is None:
-        return http
-    both = (http, Role(run=grpc.serve, stop=grpc.stop))
-    return Role(run=lambda: run_together(*both), stop=server.stop)
+    restores = RestoreWatch(stores.admin, epoch)
+    parts = [
+        Role(run=run, stop=server.stop),
+        Role(run=restores.run, stop=restores.stop),
+        *([] if grpc is None else [Role(run=grpc.serve, stop=grpc.stop)]),
+    ]
+    return Role(run=lambda: run_together(*parts), stop=server.stop)
 
 
 def _unready(stores: Stores, worker: Role | None) -> Unready:

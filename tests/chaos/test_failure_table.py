@@ -354,6 +354,15 @@ async def test_restore_from_an_older_backup(
     assert await sink.counts(key) == Counts(calls=2, effects=1)
 
 
+async def test_a_gateway_that_goes_on_over_a_restore_ends(sqlite_fleet: Fleet) -> None:
+    """It would take answers to questions of the lost future for answers to new ones."""
+    gateway = await sqlite_fleet.gateway()
+    async with sqlite_fleet.stores() as stores:
+        await stores.admin.restored()
+    assert await gateway.ended() == 1
+    assert "the store was restored" in gateway.text()
+
+
 async def has_emitted(caller: Caller, task: Json, text: str) -> bool:
     return texts_of(await caller.get(task)) == {"chunks": text}
 

@@ -22,6 +22,7 @@
         │   └── SchemaMismatch      this binary and the store's schema do not fit
         ├── StoreUnavailable        the database did not answer in time; try again
         │   └── KeysUnavailable     nor did the identity provider, which has a token's key
+        ├── StoreRestored           the store is in another epoch than this process began in
         └── CallFailed              what a Client meets when it calls an agent
             ├── Unreachable         the agent did not answer for as long as the client is patient
             ├── Uncertain           the message may have been taken, or not
@@ -186,6 +187,10 @@ class ConfigError(OutlastError):
 
 class SchemaMismatch(ConfigError):
     """The store's schema and this binary do not fit together."""
+
+
+class StoreRestored(OutlastError):
+    """An older copy of the store was put in place while this process went on. Start it anew."""
 
 
 class StoreUnavailable(OutlastError):
