@@ -19,12 +19,12 @@ ifeq ($(filter sqlite postgres,$(DB)),)
 $(error DB is sqlite or postgres, not "$(DB)")
 endif
 
-.PHONY: help demo test lint format crash-points conformance bench lock clean
+.PHONY: help demo test lint format crash-points conformance fuzz bench lock clean
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n '3,5s/^# \{0,1\}//p' Makefile
-	@echo "  make lint | format | crash-points | conformance | bench | lock | clean"
+	@echo "  make lint | format | crash-points | conformance | fuzz | bench | lock | clean"
 
 demo: $(READY)-$(DB)
 	@$(BIN)/python -m examples.access_review.demo --db $(DB) $(ARGS)
@@ -54,6 +54,10 @@ conformance: $(READY)-dev
 	$(if $(PROXIES),@PROXIES='$(PROXIES)' $(BIN)/python -m pytest -q tests/conformance/test_proxies.py)
 	$(if $(JS),@JS='$(abspath $(JS))' $(BIN)/python -m pytest -q tests/conformance/test_js.py)
 	$(if $(OIDC),@OIDC='$(abspath $(OIDC))' $(BIN)/python -m pytest -q tests/conformance/test_oidc.py)
+
+# Asks gateways odd things and prints with which seed: make fuzz ARGS="--minutes 30 --seed 7"
+fuzz: $(READY)-dev
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 bench: $(READY)-dev
 	$(BIN)/python -m bench $(ARGS)
