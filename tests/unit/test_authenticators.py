@@ -10,9 +10,12 @@ import pytest
 from outlast.gateway.auth.api_keys import ApiKeys, digest_of, is_well_formed, new_key
 from outlast.gateway.auth.principal import AnyOf, Authenticator, Principal
 from outlast.gateway.auth.proxy import TrustedProxy
+from outlast.gateway.auth.watch import Watch, Watched
+from outlast.gateway.errors import challenge_of
 from outlast.model.errors import ConfigError, Unauthenticated
 from outlast.model.ids import Millis
 from outlast.store.protocols import ApiKey, AuditEntry, NewKey
+from tests.unit.test_watch_refusals import Book
 
 KEY = new_key()
 
@@ -130,6 +133,41 @@ async def test_several_ways_stand_beside_each_other() -> None:
     # A bad credential is not excused by another one: the caller should learn of it.
     error = await refused(way, "10.0.0.1", x_api_key="wrong", x_client_name="bob")
     assert not error.is_missing
+
+
+@pytest.mark.parametrize("proxy_first", [True, False])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"authorization": "Bearer wrong"},
+        {"authorization": "Bearer"},
+        {"authorization": "Basic YW5uOnB3"},
+        {"authorization": "outlast_abc"},
+        {"x-api-key": "wrong"},
+        {"x-api-key": ""},
+    ],
+)
+async def test_a_credential_that_was_sent_decides_whatever_a_proxy_says(
+    sent: dict[str, str], proxy_first: bool
+) -> None:
+    keys, proxy = ApiKeys(Keys(), "agent"), TrustedProxy("x-client-name", ["10.0.0.1"])
+    way = AnyOf((proxy, keys) if proxy_first else (keys, proxy))
+    book = Book()
+    watch = Watch(book, "agent", written_every_s=3600)
+    with pytest.raises(Unauthenticated) as caught:
+        await Watched(way, watch).authenticate({**sent, "x-client-name": "bob"}, "10.0.0.1")
+    await watch.close()
+    assert not caught.value.is_missing
+    assert challenge_of(caught.value).endswith('error="invalid_token"')
+    assert [(entry.kind, entry.source) for entry in book.entries] == [
+        ("caller.refused", "10.0.0.1")
+    ]
+
+
+@pytest.mark.parametrize("header", ["Authorization", "X-API-Key"])
+def test_a_proxy_names_callers_in_another_header_than_they_do(header: str) -> None:
+    with pytest.raises(ConfigError, match=header):
+        TrustedProxy(header, ["10.0.0.1"])
 
 
 def test_nobody_is_no_principal() -> None:

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from outlast.model.errors import Unauthenticated
 from outlast.model.task import Caller
 
+CREDENTIALS = ("authorization", "x-api-key")
+"""The headers in which callers send credentials."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
@@ -57,9 +60,18 @@ def bearer_of(headers: Mapping[str, str]) -> str | None:
     return token.strip() if scheme.lower() == "bearer" else None
 
 
+def sends_credential(headers: Mapping[str, str]) -> bool:
+    """Whether the caller sends a credential of its own, of whatever kind. Whom it names is then
+    up to it alone: one that is not valid must not be excused by what names callers otherwise."""
+    return any(name in headers for name in CREDENTIALS)
+
+
 @dataclass(frozen=True)
 class AnyOf:
-    """Several ways at once: the first that knows the kind of credential decides."""
+    """Several ways at once: the first that knows the kind of credential decides.
+
+    A credential that none of them knows is refused as one that is not valid.
+    """
 
     ways: tuple[Authenticator, ...]
 
@@ -70,4 +82,6 @@ class AnyOf:
             except Unauthenticated as error:
                 if not error.is_missing:
                     raise
+        if sends_credential(headers):
+            raise Unauthenticated("the credential is of no kind that the Agent Card names")
         raise Unauthenticated("send a credential that the Agent Card names", is_missing=True)
