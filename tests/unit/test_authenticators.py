@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from outlast.gateway.auth import api_keys
 from outlast.gateway.auth.api_keys import ApiKeys, digest_of, is_well_formed, new_key
 from outlast.gateway.auth.principal import AnyOf, Authenticator, Principal
 from outlast.gateway.auth.proxy import TrustedProxy
@@ -83,6 +86,29 @@ async def test_a_key_that_should_be_over_is_asked_for_again() -> None:
     way = ApiKeys(keys, "agent")
     for _ in range(2):
         await way.authenticate({"x-api-key": KEY}, None)
+    assert keys.asked == 2
+
+
+async def test_a_slow_store_does_not_lengthen_a_keys_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    # The module's own clock alone: the event loop reads the same function.
+    clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
+    monkeypatch.setattr(api_keys, "time", clock)
+
+    class Slow(Keys):
+        async def valid_key(self, agent: str, digest: str) -> ApiKey | None:
+            nonlocal now
+            now += 4
+            return await super().valid_key(agent, digest)
+
+    keys = Slow()
+    way = ApiKeys(keys, "agent")
+    await way.authenticate({"x-api-key": KEY}, None)
+    now += 0.9
+    await way.authenticate({"x-api-key": KEY}, None)
+    assert keys.asked == 1
+    now += 0.1
+    await way.authenticate({"x-api-key": KEY}, None)
     assert keys.asked == 2
 
 

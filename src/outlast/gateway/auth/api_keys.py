@@ -90,11 +90,13 @@ class ApiKeys:
         since, known = self._known.get(digest, (0.0, None))
         if known is not None and time.monotonic() - since < CACHE_S and not _is_over(known):
             return known
+        # Its age counts from here: it may be revoked while the answer is on its way.
+        asked_at = time.monotonic()
         found = await self._store.valid_key(self._agent, digest)
         # Only what exists is kept: keys that somebody invents would push out those in use.
         self._known.pop(digest, None)
         if found is not None:
-            self._known[digest] = (time.monotonic(), found)
+            self._known[digest] = (asked_at, found)
             if len(self._known) > _CACHED:
                 self._known.popitem(last=False)
         return found
