@@ -25,7 +25,7 @@ from tests.unit.identity_provider import AUDIENCE, Provider, key_for, running_pr
 KEY = key_for("ES256")
 RSA = key_for("RS256", "rsa")
 STRANGER = key_for("ES256")
-SOON = int(time.time()) + 600
+SOON = int(time.time()) + 86_400  # later than any test of this run
 
 
 @pytest.fixture
