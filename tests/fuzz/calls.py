@@ -74,7 +74,12 @@ _MESSAGE_03 = {
     "kind": "message",
     "messageId": UUIDS[0],
     "role": "user",
-    "parts": [{"kind": "text", "text": "begin"}],
+    "parts": [
+        {"kind": "text", "text": "begin"},
+        {"kind": "data", "data": {"a": 1}},
+        {"kind": "file", "file": {"bytes": "AAEC", "mimeType": "a/b"}},
+    ],
+    "metadata": {"a": 1},
     "taskId": "TASK-PAUSED",
 }
 _CONFIG_03 = {"url": "https://hooks.example.com/a2a", "id": "p", "token": "t0ken"}

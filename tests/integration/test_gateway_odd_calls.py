@@ -10,7 +10,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from tests.integration.test_gateway_bad_input import body
+from tests.integration.test_gateway_bad_input import body, nested
 from tests.integration.test_gateway_support import Gateway, count_tasks, running_gateway
 
 HALF = r'"\ud800"'
@@ -107,7 +107,7 @@ async def test_below_a_tenant_a_slash_too_much_is_no_redirection(sqlite_url: str
             assert error["details"][0]["reason"] == "METHOD_NOT_FOUND"
 
 
-async def test_in_0_3_a_message_that_cannot_be_translated_is_the_callers_fault(
+async def test_in_0_3_a_message_without_content_is_the_callers_fault(
     sqlite_url: str,
 ) -> None:
     async with running_gateway(sqlite_url, serves_0_3=True) as gateway:
@@ -115,18 +115,40 @@ async def test_in_0_3_a_message_that_cannot_be_translated_is_the_callers_fault(
         for path in ("/v1/message:send", "/v1/message:stream"):
             error = error_of(await posted(gateway, path, empty, "0.3"), 400)
             assert "each part needs one of text, file and data" in error["message"]
-        message = {
-            "kind": "message",
-            "messageId": "m",
-            "role": "user",
-            "parts": [{"kind": "text", "text": "?"}],
-        }
-        sent = json.dumps({"message": message}).replace('"?"', HALF)
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ({"kind": "text", "text": "?"}, "surrogate"),
+        ({"kind": "file", "file": {"bytes": "A"}}, "base64"),
+        ({"kind": "data", "data": {"a": nested(150)}}, "too deep"),
+    ],
+)
+async def test_in_0_3_a_part_that_cannot_be_translated_is_the_callers_fault(
+    sqlite_url: str, part: Any, says: str
+) -> None:
+    message = {"kind": "message", "messageId": "m", "role": "user", "parts": [part]}
+    sent = json.dumps({"message": message}).replace('"?"', HALF)
+    async with running_gateway(sqlite_url, serves_0_3=True) as gateway:
         for method in ('"message/send"', '"message/stream"'):
-            text = rpc(sent, method=method)
-            error = error_of(await posted(gateway, "/", text, "0.3"), 200)
-            assert (error["code"], "surrogate" in error["message"]) == (-32602, True)
+            error = error_of(await posted(gateway, "/", rpc(sent, method=method), "0.3"), 200)
+            assert error["code"] == -32602
+            assert says in error["message"]
         assert await count_tasks(gateway) == 0
+
+
+async def test_in_0_3_a_length_that_is_no_whole_number_of_32_bits_is_refused(
+    sqlite_url: str,
+) -> None:
+    async with running_gateway(sqlite_url, serves_0_3=True) as gateway:
+        text = rpc('{"id": "a", "historyLength": 2147483648}', method='"tasks/get"')
+        error = error_of(await posted(gateway, "/", text, "0.3"), 200)
+        assert (error["code"], "out of range" in error["message"]) == (-32602, True)
+        for length in ("2147483648", "9" * 5000, "²"):
+            path = f"/v1/tasks/a?historyLength={length}"
+            response = await gateway.http.get(gateway.url + path)
+            assert "historyLength: must be a whole number" in error_of(response, 400)["message"]
 
 
 async def test_in_0_3_an_answer_has_an_id_and_a_result_also_where_they_are_null(
@@ -139,7 +161,7 @@ async def test_in_0_3_an_answer_has_an_id_and_a_result_also_where_they_are_null(
         deleted = await posted(gateway, "/", text, "0.3")
         assert deleted.json() == {"jsonrpc": "2.0", "id": 7, "result": None}
 
-        for request_id in ("null", "1.5", HALF):
+        for request_id, code in (("null", -32602), ("1.5", -32600), (HALF, -32600)):
             text = rpc(named, request_id=request_id, method='"tasks/get"')
             answer = (await posted(gateway, "/", text, "0.3")).json()
-            assert (answer["id"], answer["error"]["code"]) == (None, -32602)
+            assert (answer["id"], answer["error"]["code"]) == (None, code)

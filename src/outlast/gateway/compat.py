@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
 from a2a.compat.v0_3 import a2a_v0_3_pb2, conversions, proto_utils, types
@@ -18,6 +19,7 @@ from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
 from a2a.compat.v0_3.rest_adapter import REST03Adapter
 from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import InvalidParamsError as JsonRpcInvalidParams
+from a2a.server.jsonrpc_models import InvalidRequestError as JsonRpcInvalidRequest
 from a2a.server.jsonrpc_models import JSONRPCError, MethodNotFoundError
 from a2a.types import a2a_pb2 as pb
 from a2a.utils import json_utils
@@ -25,7 +27,7 @@ from a2a.utils.constants import PROTOCOL_VERSION_0_3
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import A2AError, InvalidParamsError
 from a2a.utils.proto_utils import to_stream_response
-from google.protobuf.json_format import MessageToDict, Parse
+from google.protobuf.json_format import MessageToDict, Parse, ParseError
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -36,13 +38,35 @@ from outlast.gateway.context import CallContexts
 from outlast.gateway.envelopes import id_of
 from outlast.gateway.frames import JsonRpcFrames, RestFrames, begun, event_id_of
 from outlast.gateway.handler import OutlastRequestHandler
-from outlast.gateway.refusals import explained
+from outlast.gateway.refusals import explained, unparsed
 from outlast.gateway.sse import EventStream, frame_of
 from outlast.gateway.stream import Item, one_line
 
 Method = Callable[..., Awaitable[Response]]
 
 _INTERNAL = -32603
+_NUMBER = re.compile(r"-?\d{1,9}", re.ASCII)
+_TRANSLATED: Mapping[str, Callable[[Any], Any]] = {
+    "message/send": conversions.to_core_send_message_request,
+    "message/stream": conversions.to_core_send_message_request,
+    "tasks/get": conversions.to_core_get_task_request,
+    "tasks/cancel": conversions.to_core_cancel_task_request,
+    "tasks/resubscribe": conversions.to_core_subscribe_to_task_request,
+    "tasks/pushNotificationConfig/set": (
+        conversions.to_core_create_task_push_notification_config_request
+    ),
+    "tasks/pushNotificationConfig/get": (
+        conversions.to_core_get_task_push_notification_config_request
+    ),
+    "tasks/pushNotificationConfig/list": (
+        conversions.to_core_list_task_push_notification_config_request
+    ),
+    "tasks/pushNotificationConfig/delete": (
+        conversions.to_core_delete_task_push_notification_config_request
+    ),
+    "agent/getAuthenticatedExtendedCard": conversions.to_core_get_extended_agent_card_request,
+}
+"""The methods of 0.3, each with what makes its request one of 1.0."""
 
 
 def contexts(handler: OutlastRequestHandler) -> CallContexts:
@@ -73,14 +97,18 @@ class JsonRpc03(JSONRPC03Adapter):
         if not isinstance(method, str) or not self.supports_method(method):
             text = f"A2A 0.3 has no method {str(method)[:64]!r}; 1.0 wants A2A-Version: 1.0"
             return self._refused(request_id, MethodNotFoundError(message=text))
+        if request_id != body.get("id"):
+            text = "id: must be a text or a whole number"
+            return self._refused(request_id, JsonRpcInvalidRequest(message=text))
         try:
             model: Any = self.METHOD_TO_MODEL[method]
-            model.model_validate(body)
+            _TRANSLATED[method](model.model_validate(body))
         except ValidationError as error:
-            # Before the SDK does it, which would log what the request holds.
+            # Before the SDK does it, which would log what the request holds; and before it
+            # translates, where what it cannot is no fault of the caller's any more.
             return self._refused(request_id, JsonRpcInvalidParams(message=_told(error)))
-        if (fault := _fault_of_texts(body)) is not None:
-            return self._refused(request_id, JsonRpcInvalidParams(message=fault))
+        except (ValueError, ParseError, RecursionError) as error:
+            return self._refused(request_id, JsonRpcInvalidParams(message=unparsed(error)))
         response: Response = await self.handle_request(request_id, method, body, request)
         return response
 
@@ -174,7 +202,7 @@ class Rest03(REST03Adapter):
         self, method: Callable[[Request, ServerCallContext], Awaitable[Any]], request: Request
     ) -> Response:
         length = request.query_params.get("historyLength", "")
-        if length and not length.removeprefix("-").isdecimal():
+        if length and not _NUMBER.fullmatch(length):
             raise InvalidParamsError("historyLength: must be a whole number")
         with parsing(), refusing(request):
             if request.url.path.endswith("/message:send"):
@@ -186,7 +214,7 @@ class Rest03(REST03Adapter):
     async def on_message_send_stream(self, request: Request) -> Response:
         with parsing():
             context = self._context_builder.build(request)
-            params = conversions.to_core_send_message_request(await _sent(request))
+            params = await _sent(request)
         with refusing(request):
             items = self._handler.stream_of_send(params, context)
             return await self._begun(items, context, ends_at_pause=True)
@@ -219,28 +247,15 @@ class RestFrames03(RestFrames):
         return frame_of(one_line(json_utils.dumps(body)), event_id=event_id_of(item, self._view))
 
 
-def _fault_of_texts(body: Any) -> str | None:
-    """What is wrong with the texts of a request, which the SDK would find where it is no fault of
-    the caller's any more: half a character has no place in protobuf."""
-    try:
-        json.dumps(body, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return "a text of the request holds half of a surrogate pair"
-    except RecursionError:
-        return "the request is nested too deep"
-    return None
-
-
-async def _sent(request: Request) -> types.SendMessageRequest:
+async def _sent(request: Request) -> pb.SendMessageRequest:
     """What a message:send or message:stream brings. Raises InvalidParamsError for what the SDK
     does not translate."""
-    body = Parse(
-        await request.body(), a2a_v0_3_pb2.SendMessageRequest(), ignore_unknown_fields=True
-    )
+    body = a2a_v0_3_pb2.SendMessageRequest()
+    Parse(await request.body(), body, ignore_unknown_fields=True)
     try:
-        return types.SendMessageRequest(
-            id="", params=proto_utils.FromProto.message_send_params(body)
-        )
+        said = proto_utils.FromProto.message_send_params(body)
+        asked = types.SendMessageRequest(id="", params=said)
+        return conversions.to_core_send_message_request(asked)
     except ValidationError as error:
         raise InvalidParamsError(_told(error)) from error
     except ValueError as error:
