@@ -20,10 +20,18 @@ LONGEST_URL = 2048
 
 _NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_INSIDE = ("localhost", "local", "internal")
+_INSIDE = ("localhost", "local", "internal", "lan", "svc", "home.arpa", "home", "corp")
+"""What names end with that mean something else in every network, or nothing outside of one."""
 _FIRST_FREE_PORT = 1024
 _GLOBAL = IPv6Network("2000::/3")
-_NO_HOSTS = (IPv6Network("2002::/16"), IPv6Network("3fff::/20"))
+_NO_HOSTS = (
+    IPv4Network("192.0.0.0/24"),
+    IPv4Network("192.88.99.0/24"),
+    IPv6Network("2002::/16"),
+    IPv6Network("3fff::/20"),
+)
+"""Of the network's own machinery, or of nobody. Releases of Python differ in what they make of
+them."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
@@ -62,9 +70,7 @@ class Targets:
             raise InvalidParams("must be https: what is sent there is not for others", path=path)
         if parts.port not in (None, 443) and parts.port < _FIRST_FREE_PORT:
             raise InvalidParams(f"must be on port 443, or from {_FIRST_FREE_PORT} on", path=path)
-        labels = host.split(".")
-        is_inside = address is None and (len(labels) == 1 or labels[-1] in _INSIDE)
-        if is_inside or (address is not None and not self.admits(address)):
+        if _is_inside(host) if address is None else not self.admits(address):
             raise InvalidParams("must be on a public host", path=path)
 
     def admits(self, address: IPv4Address | IPv6Address) -> bool:
@@ -79,9 +85,11 @@ class Targets:
 def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Whether every machine on the internet would reach the same one there."""
     inner = _inner(address)
+    if not inner.is_global or any(inner in network for network in _NO_HOSTS):
+        return False
     if isinstance(inner, IPv4Address):
-        return inner.is_global and not inner.is_multicast and not inner.is_reserved
-    return inner in _GLOBAL and inner.is_global and not any(inner in net for net in _NO_HOSTS)
+        return not inner.is_multicast and not inner.is_reserved
+    return inner in _GLOBAL
 
 
 def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
@@ -106,6 +114,9 @@ def _parts_of(url: str, path: str) -> SplitResult:
         raise InvalidParams("is no URL", path=path) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or "\\" in url:
         raise InvalidParams("must be an absolute URL: https://host/path", path=path)
+    if "[" in parts.netloc and ":" not in parts.hostname:
+        # RFC 3986 leaves room for addresses of later versions, [v7.x]: not to be read as a name.
+        raise InvalidParams("must be on a host, or an address in its usual form", path=path)
     if "@" in parts.netloc:
         raise InvalidParams("must not hold a user: send credentials as authentication", path=path)
     if "#" in url:
@@ -124,6 +135,10 @@ def _address_of(host: str, path: str) -> IPv4Address | IPv6Address | None:
     if not _NAME.fullmatch(host) or _is_numeric(host):
         raise InvalidParams("must be on a host, or an address in its usual form", path=path)
     return None
+
+
+def _is_inside(name: str) -> bool:
+    return "." not in name or f".{name}".endswith(tuple(f".{last}" for last in _INSIDE))
 
 
 def _is_numeric(host: str) -> bool:
