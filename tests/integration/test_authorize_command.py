@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from outlast.model.ids import Seq, TaskId
 from outlast.testing.fleet import Child, Fleet, until
@@ -28,7 +29,7 @@ class Operator:
     ) -> tuple[int, str]:
         """Its exit code, and all that it prints."""
         known = {name: text for name, text in os.environ.items() if not name.startswith("OUTLAST_")}
-        words = ["authorize", task["id"], "--pause", pause, "--value", "-", *options]
+        words = ["authorize", task["id"], "--pause", pause, *options]
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "outlast", *words),
             env=known | {"OUTLAST_DATABASE": self.database, "COLUMNS": "200"},
@@ -44,6 +45,7 @@ class Operator:
 async def test_a_task_that_waits_is_authorized_from_a_shell(
     sqlite_fleet: Fleet,  # noqa: F811
     sink: CounterSink,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     """What it is given is JSON, reaches the step, and is shown to nobody; what is wrong changes
     nothing, and says what would be right."""
@@ -59,8 +61,11 @@ async def test_a_task_that_waits_is_authorized_from_a_shell(
             operator.authorizes(task, pause, SECRET),
             operator.authorizes(task, f"another-{pause}", value),
             operator.authorizes({"id": "none"}, pause, value),
+            operator.authorizes(task, pause, value, "--value", value),
+            operator.authorizes(task, pause, value, "--value", f"@{tmp_path}/nowhere"),
         )
-        for (code, printed), says in zip(wrong, ("no JSON", "is over", "no task"), strict=True):
+        told = ("no JSON", "is over", "no task", "--value @FILE", "No such file")
+        for (code, printed), says in zip(wrong, told, strict=True):
             assert code != 0
             assert says in printed
             assert SECRET not in printed
@@ -70,7 +75,9 @@ async def test_a_task_that_waits_is_authorized_from_a_shell(
         assert (code, printed) == (0, f"task {task['id']} runs again\n")
         await until(lambda: is_completed(caller, task))
         assert await sink.counts(key) == ONCE
-        code, printed = await operator.authorizes(task, pause, json.dumps("another"))
+        file = tmp_path / "value.json"
+        file.write_text(json.dumps("another"))
+        code, printed = await operator.authorizes(task, pause, "", "--value", f"@{file}")
         assert (code, printed) == (0, f"task {task['id']} was authorized before\n")
     await nobody_was_told(sqlite_fleet, server, task)
 

@@ -7,6 +7,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from outlast import __version__, compose
 from outlast.cli import access, calling, policy
@@ -20,7 +21,7 @@ from outlast.cli.frame import (
     table,
     with_stores,
 )
-from outlast.cli.reaching import TrustCard
+from outlast.cli.reaching import TrustCard, read_file
 from outlast.gateway.pauses import pause_named
 from outlast.model.errors import ConfigError
 from outlast.model.ids import Fence, TaskId, WriteNo
@@ -197,7 +198,14 @@ def restored(
 def authorize(
     task: TaskIdArgument,
     pause: Annotated[str, typer.Option(help="The pause, as the task's status names it.")],
-    value: Annotated[str, typer.Option(help="What it waits for, as JSON; - reads it from stdin.")],
+    value: Annotated[
+        str,
+        typer.Option(
+            metavar="-|@FILE",
+            help="Where what it waits for is, as JSON: - is stdin, @FILE a file. It is a secret as"
+            " a rule, and an argument shows in lists of processes.",
+        ),
+    ] = "-",
     database: DatabaseUrl = None,
     url: Annotated[
         str | None, typer.Option("--url", help="As the task's caller, through the agent there.")
@@ -205,7 +213,7 @@ def authorize(
     trust_card: TrustCard = False,
 ) -> None:
     """Give a task in AUTH_REQUIRED what it waits for, and let it run again."""
-    given = _json_of(sys.stdin.read() if value == "-" else value)
+    given = _given(value)
     if url is not None:
         calling.authorize(url, task, pause, given, trust_card=trust_card)
 
@@ -221,12 +229,21 @@ def authorize(
     out.print(f"task {task} runs again" if first else f"task {task} was authorized before")
 
 
-def _json_of(text: str) -> Any:
+def _given(said: str) -> Any:
+    """The value that is at the place said. No error repeats what may be a secret."""
+    if said != "-" and not said.startswith("@"):
+        stop(
+            "--value with the value itself shows in lists of processes: give it on stdin, or write"
+            " --value @FILE"
+        )
+    try:
+        text = sys.stdin.read() if said == "-" else read_file(said[1:], "--value")
+    except ConfigError as error:
+        stop(escape(str(error)))
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        # What was given is a secret as a rule: the error does not repeat it.
-        stop("--value is no JSON; a text needs quotes of its own: --value '\"…\"'")
+        stop('the value is no JSON; a text needs quotes of its own: "…"')
 
 
 access.add_to(app)

@@ -154,6 +154,15 @@ def say(text: str) -> None:
     typer.echo(f"outlast: {text}", err=True)
 
 
+def read_file(path: str, option: str) -> str:
+    """What the file holds that an option names. Raises ConfigError, which names the option."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(f"{option} cannot read {path}: {reason}") from error
+
+
 def _told(error: OutlastError) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, Unauthenticated):
@@ -168,11 +177,7 @@ def _header(text: str) -> tuple[str, str]:
         # Not repeated: it may be the value alone, and that a secret.
         raise ConfigError("--header takes NAME:VALUE, such as --header 'X-Team: lamps'")
     if value.startswith("@"):
-        try:
-            return name, Path(value[1:]).read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
-            raise ConfigError(f"--header {name} cannot read {value[1:]}: {reason}") from error
+        return name, read_file(value[1:], f"--header {name}").strip()
     if name.lower() in _SECRET:
         raise ConfigError(
             f"--header {name} with its value shows in lists of processes: put a bearer token into"

@@ -42,7 +42,7 @@ def how_to_answer(agent: Agent, task_id: str, question: Question, state: State) 
     """The command that answers this question and no later one."""
     pause = [] if question.pause is None else ["--pause", question.pause]
     if state is State.AUTH_REQUIRED:
-        beside = ["outlast", "authorize", task_id, *pause, "--value", "-", "--url", agent.url]
+        beside = ["outlast", "authorize", task_id, *pause, "--url", agent.url]
         return shlex.join([*beside, *(["--trust-card"] if agent.trust_card else [])])
     return agent.command("answer", task_id, "ANSWER", *pause)
 
