@@ -187,8 +187,8 @@ class Configuration(BaseModel):
     the two after it hold where callers are known: else there are no owners."""
 
     owner_calls: int = Field(default=1000, ge=0)
-    """Streams and waiting calls that one owner may have open in one gateway process; 0 for any
-    number."""
+    """Streams, lists and waiting calls that one owner may have open in one gateway process; 0 for
+    any number."""
 
     owner_sends: int = Field(default=6000, ge=0)
     """Messages that one owner may send in a minute through one gateway process; 0 for any

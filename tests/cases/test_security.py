@@ -298,10 +298,10 @@ async def test_case_116_streams_of_one_owner_are_bounded(sqlite_url: str, bindin
             for _ in range(5):
                 stream = door.gateway.http.stream("POST", url, headers=door.headers("ann"))
                 assert (await opened.enter_async_context(stream)).status_code == 200
-            for operation in (subscribe, OPERATIONS[1]):
+            for operation in (subscribe, OPERATIONS[1], OPERATIONS[3]):
                 answer = await door.ask("ann", binding, operation, task_id)
                 assert answer.reason == "RESOURCE_EXHAUSTED"
-                assert "5 of your streams" in answer.text
+                assert "5 of your streams, lists and waiting calls" in answer.text
             assert (await door.ask("bob", binding, subscribe, others)).reason == ""
             assert (await door.ask("ann", binding, OPERATIONS[2], task_id)).reason == ""
         async with asyncio.timeout(20):

@@ -24,8 +24,9 @@ from outlast.model.ids import ContextId, LedgerId, Millis, Seq, TaskId, new_task
 from outlast.model.ledger import LedgerKind
 from outlast.model.pause import OnDeadline
 from outlast.model.task import Fold, Scope, State
+from outlast.store.codec import to_text
 from outlast.store.database import Query, Script, Statement, catalog
-from outlast.store.protocols import MOST_WEBHOOKS, Place, Sent, Wanted
+from outlast.store.protocols import MOST_WEBHOOKS, Place, Sent, Snapshot, Wanted
 from tests.contract.stores import (
     DAY,
     HOUR,
@@ -1075,6 +1076,12 @@ async def listed(store: Store, wanted: Wanted | None = None, *, limit: int = 100
             return ids
 
 
+def _weight(snapshot: Snapshot) -> int:
+    """The bytes that the store has read for it."""
+    events = sum(len(to_text(event.body).encode()) for event in snapshot.events)
+    return events + (0 if snapshot.fold is None else len(snapshot.fold.packed))
+
+
 class TestPage:
     @pytest.mark.parametrize(
         "condition", ["submitted", "paused", "waiting", "held", "completed", "canceled"]
@@ -1212,6 +1219,40 @@ class TestPage:
         assert place is None
         monkeypatch.setattr("outlast.store.tasks.TOTAL_BOUND", 4)
         assert (await store.tasks.page(SCOPE, Wanted(), limit=2)).total == 4
+
+    @pytest.mark.parametrize("artifacts", [False, True])
+    async def test_ends_early_of_what_is_large(self, store: Store, artifacts: bool) -> None:
+        """A page ends before the task whose logs and folds would bring it past `most_bytes`, but
+        holds one task at least; what it leaves out is not read."""
+        for text in ("a" * 900, "ü" * 900, "c", "d"):
+            run = await store.claimed()
+            await run.commit(said(text), chunk(text=text))
+        folded = await store.new_task()
+        fold = "insert into task_folds (task_id, seq, task) values (:id, 1, :task)"
+        await store.sql(fold, id=folded, task=b"f" * 900)
+        whole = await store.tasks.page(SCOPE, Wanted(), limit=10, artifacts=artifacts)
+        weights = [_weight(snapshot) for snapshot in whole.snapshots]
+        ids = [snapshot.task.task_id for snapshot in whole.snapshots]
+
+        for most in (1, weights[0] + weights[1] - 1, weights[0] + weights[1], sum(weights)):
+            place: Place | None = None
+            seen: list[TaskId] = []
+            while len(seen) < 5:
+                page = await store.tasks.page(
+                    SCOPE, Wanted(), limit=10, most_bytes=most, after=place, artifacts=artifacts
+                )
+                held = len(page.snapshots)
+                left = weights[len(seen) :]
+                assert held == 1 or sum(left[:held]) <= most
+                assert held == len(left) or sum(left[: held + 1]) > most
+                seen += [snapshot.task.task_id for snapshot in page.snapshots]
+                place = page.next
+            assert (seen, place) == (ids, None)
+
+        await store.sql("update task_events set body = 'no JSON' where task_id <> :id", id=ids[0])
+        page = await store.tasks.page(SCOPE, Wanted(), limit=10, most_bytes=1, artifacts=artifacts)
+        assert [snapshot.task.task_id for snapshot in page.snapshots] == ids[:1]
+        store.laws_are_broken_on_purpose = True
 
     async def test_shows_state_and_history_and_artifacts_if_asked(self, store: Store) -> None:
         """Each task comes with its messages, its questions and its last status event, and with

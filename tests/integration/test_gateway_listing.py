@@ -44,6 +44,26 @@ async def conversation(gateway: Gateway, *, turns: int = 2) -> pb.Task:
 
 
 @every_binding
+async def test_a_page_of_large_tasks_ends_early(
+    sqlite_url: str, binding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outlast.gateway.listing.MOST_BYTES", 3 * 1000)
+    async with running_gateway(sqlite_url, on_grpc=True) as gateway:
+        tasks = [await gateway.started("x" * 1000) for _ in range(5)]
+        sizes: list[int] = []
+        found: list[str] = []
+        token = ""
+        while not sizes or token:
+            page = await gateway.page(binding=binding, page_size=4, page_token=token)
+            assert (page.total_size, page.page_size) == (5, 4)
+            sizes.append(len(page.tasks))
+            found += [task.id for task in page.tasks]
+            token = page.next_page_token
+
+        assert (sorted(found), sizes) == (sorted(tasks), [2, 2, 1])
+
+
+@every_binding
 async def test_a_listed_task_is_what_get_task_shows(sqlite_url: str, binding: str) -> None:
     async with running_gateway(sqlite_url, on_grpc=True) as gateway:
         task = await conversation(gateway)

@@ -77,9 +77,9 @@ class GatewayConfig:
     durability: what the deployment promises beside; told where it is known.
     webhook_targets: hosts, addresses and networks that webhooks may point at although they are not
         public.
-    max_open_tasks: unfinished tasks of one owner, over all gateways. max_open_calls: streams and
-        waiting calls of one owner in this process. max_sends: of one owner's in a minute, in this
-        process. None: no limit.
+    max_open_tasks: unfinished tasks of one owner, over all gateways. max_open_calls: streams,
+        lists and waiting calls of one owner in this process. max_sends: of one owner's in a
+        minute, in this process. None: no limit.
     max_depth: nesting of JSON values. Protobuf's parsers stop at 100 levels and an object takes
         three, so that anything deeper would come back to gRPC clients as an error.
     """

@@ -249,7 +249,8 @@ class OutlastRequestHandler(RequestHandler):
     ) -> pb.ListTasksResponse:
         with translated("ListTasks"):
             scope = self._identity(params, context).scope
-            return await self._listing.page(params, scope, self.view_of(context))
+            with self._quotas.open(scope):
+                return await self._listing.page(params, scope, self.view_of(context))
 
     async def _read(
         self,

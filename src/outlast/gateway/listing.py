@@ -8,7 +8,7 @@ from typing import Any
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import MessageToDict
 
-from outlast.gateway.config import GatewayConfig
+from outlast.gateway.config import MIB, GatewayConfig
 from outlast.gateway.limits import check_id
 from outlast.gateway.page_tokens import bound_to, pack, unpack
 from outlast.gateway.patience import persist
@@ -23,6 +23,9 @@ from outlast.wire.folds import fold_log
 
 DEFAULT_PAGE = 50
 LARGEST_PAGE = 100
+MOST_BYTES = 8 * MIB
+"""Of the logs and folds on a page. In memory, as tasks and as JSON, they take several times that;
+a hundred tasks may have histories of as many gigabytes."""
 _LAST_MILLIS = 1 << 62
 _NUMBER = re.compile(r"-?\d{1,9}", re.ASCII)
 
@@ -45,7 +48,12 @@ class Listing:
         after = read_token(params.page_token, scope, wanted) if params.page_token else None
         page = await persist(
             lambda: self._tasks.page(
-                scope, wanted, limit=size, after=after, artifacts=params.include_artifacts
+                scope,
+                wanted,
+                limit=size,
+                most_bytes=MOST_BYTES,
+                after=after,
+                artifacts=params.include_artifacts,
             ),
             self._config.store_patience_s,
         )

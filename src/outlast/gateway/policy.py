@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from outlast.gateway.config import Durability, GatewayConfig, Idempotency
-from outlast.gateway.listing import LARGEST_PAGE
+from outlast.gateway.listing import LARGEST_PAGE, MOST_BYTES
 from outlast.store.protocols import MOST_WEBHOOKS, TOTAL_BOUND
 from outlast.workflow.agent import Agent
 from outlast.workflow.limits import ARTIFACT_LIMIT
@@ -109,6 +109,7 @@ def _limits(config: GatewayConfig) -> Policy:
         "depth": config.max_depth,
         "artifactBytes": ARTIFACT_LIMIT,
         "pageTasks": LARGEST_PAGE,
+        "pageBytes": MOST_BYTES,
         "exactTotal": TOTAL_BOUND,
         **{name: limit for name, limit in some.items() if limit is not None},
     }

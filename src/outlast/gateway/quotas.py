@@ -33,14 +33,16 @@ class Quotas:
 
     @contextmanager
     def open(self, scope: Scope) -> Iterator[None]:
-        """Something that stays open: a stream, or a call that waits for its task.
+        """Something that stays open: a stream, a call that waits for its task, or one that may
+        take much memory while it is answered.
 
         Raises TooMany while the owner has `max_open_calls` of them.
         """
         limit = self._config.max_open_calls
         if limit is not None and self._open[scope] >= limit:
             raise TooMany(
-                f"{limit} of your streams and waiting calls are open here, and that is the limit;"
+                f"{limit} of your streams, lists and waiting calls are open here, and that is the"
+                " limit;"
                 " close some",
                 retry_after=_RETRY_STREAM_S,
             )

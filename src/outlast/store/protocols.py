@@ -254,6 +254,7 @@ class TaskStore(Protocol):
         wanted: Wanted,
         *,
         limit: int,
+        most_bytes: int | None = None,
         after: Place | None = None,
         artifacts: bool = False,
     ) -> Page:
@@ -263,7 +264,9 @@ class TaskStore(Protocol):
         All of a page is one read. A task that does not change its status while pages are read is
         on exactly one of them. One that does is found by `changed_since`, with the time at which
         the reading began. The total does not depend on the place, and is exact up to
-        `TOTAL_BOUND`. Each task comes with its messages, its questions and its last status event,
+        `TOTAL_BOUND`. A page ends before the task whose logs and folds would bring it past
+        `most_bytes`, but holds one task at least; what it leaves out is not read. Each task comes
+        with its messages, its questions and its last status event,
         and with its artifact events where `artifacts` asks for them. One whose log is trimmed
         comes with its newest fold in their place; and where artifacts are asked for, each with its
         newest fold and what came after it.

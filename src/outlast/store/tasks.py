@@ -307,6 +307,7 @@ class Tasks:
         wanted: Wanted,
         *,
         limit: int,
+        most_bytes: int | None = None,
         after: Place | None = None,
         artifacts: bool = False,
     ) -> Page:
@@ -328,12 +329,14 @@ class Tasks:
             )
             counted = yield self._queries("tasks_count", **filters, n=TOTAL_BOUND)
             tasks = [task_of(row) for row in rows[:limit]]
+            if most_bytes is not None:
+                tasks = yield from self._light_enough(tasks, artifacts, most_bytes)
             logs = yield from self._shown([task.task_id for task in tasks], artifacts)
             # Without artifacts a log shows little, and its fold, which holds them, may be large.
             folds = yield from self._folds_of(
                 [task.task_id for task in tasks if artifacts or task.trimmed]
             )
-            more = len(rows) > limit
+            more = len(rows) > len(tasks)
             return Page(
                 snapshots=[
                     Snapshot(
@@ -349,6 +352,26 @@ class Tasks:
             )
 
         return await self._read(script)
+
+    def _light_enough(
+        self, tasks: Sequence[Task], artifacts: bool, most_bytes: int
+    ) -> Script[list[Task]]:
+        """The first of the tasks, as many as weigh no more than this together; one at least."""
+        if len(tasks) < 2:
+            return [*tasks]
+        task_ids = to_text([task.task_id for task in tasks])
+        rows = yield self._queries("task_events_weigh", task_ids=task_ids, artifacts=artifacts)
+        weights = {row["task_id"]: row for row in rows}
+        light: list[Task] = []
+        for task in tasks:
+            weight = weights[task.task_id]
+            most_bytes -= weight["in_events"]
+            if artifacts or task.trimmed:
+                most_bytes -= weight["in_fold"]
+            if light and most_bytes < 0:
+                break
+            light.append(task)
+        return light
 
     def _shown(
         self, task_ids: Sequence[TaskId], artifacts: bool

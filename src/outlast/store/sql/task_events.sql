@@ -46,6 +46,24 @@ select listed.task_id, seq, fence, write_no, kind, body, is_message, created_at
  where not is_message
  order by 1, 2;
 
+-- task_events_weigh: how many bytes `task_events_shown` has of each of several tasks, and its newest fold
+with listed as (
+    select value as task_id,
+           case when :artifacts
+                then (select max(seq) from task_folds where task_folds.task_id = value) end as folded
+      from json_each(:task_ids))
+select listed.task_id,
+       coalesce((select sum(length(cast(body as blob))) from task_events
+                  where task_events.task_id = listed.task_id and seq > coalesce(listed.folded, 0)
+                    and (is_message or (kind = 'artifact' and :artifacts))), 0)
+     + coalesce((select case when is_message then 0 else length(cast(body as blob)) end from task_events
+                  where task_events.task_id = listed.task_id and kind <> 'artifact'
+                  order by seq desc limit 1), 0) as in_events,
+       coalesce((select length(task) from task_folds
+                  where task_folds.task_id = listed.task_id
+                  order by seq desc limit 1), 0) as in_fold
+  from listed;
+
 -- task_events_delete: the oldest :n events of a log, up to :until
 delete from task_events
  where task_id = :task_id and seq <= :until
