@@ -123,6 +123,7 @@ async def test_in_0_3_a_message_without_content_is_the_callers_fault(
         ({"kind": "text", "text": "?"}, "surrogate"),
         ({"kind": "file", "file": {"bytes": "A"}}, "base64"),
         ({"kind": "data", "data": {"a": nested(150)}}, "too deep"),
+        ({"kind": "data", "data": {"a": 10**400}}, "too large"),
     ],
 )
 async def test_in_0_3_a_part_that_cannot_be_translated_is_the_callers_fault(

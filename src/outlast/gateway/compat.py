@@ -27,7 +27,7 @@ from a2a.utils.constants import PROTOCOL_VERSION_0_3
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import A2AError, InvalidParamsError
 from a2a.utils.proto_utils import to_stream_response
-from google.protobuf.json_format import MessageToDict, Parse, ParseError
+from google.protobuf.json_format import MessageToDict, Parse
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -107,7 +107,7 @@ class JsonRpc03(JSONRPC03Adapter):
             # Before the SDK does it, which would log what the request holds; and before it
             # translates, where what it cannot is no fault of the caller's any more.
             return self._refused(request_id, JsonRpcInvalidParams(message=_told(error)))
-        except (ValueError, ParseError, RecursionError) as error:
+        except Exception as error:  # protobuf has no one error for all that it cannot hold
             return self._refused(request_id, JsonRpcInvalidParams(message=unparsed(error)))
         response: Response = await self.handle_request(request_id, method, body, request)
         return response
