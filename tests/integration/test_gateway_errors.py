@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 from a2a.utils import errors as a2a
 
+from outlast.gateway.body import BodyLimit
 from outlast.gateway.config import Extension
 from outlast.wire.extension import EXTENSION_URI
 from outlast.wire.mismatch import TaskGenerationMismatchError
@@ -128,6 +130,50 @@ async def test_what_http_cannot_read_has_a_reason_too(sqlite_url: str) -> None:
         for path, text, status, reason in calls:
             response = await sent_as(gateway, path, text)
             assert (response.status_code, error_of(response)) == (status, (status, reason)), path
+
+
+@pytest.mark.parametrize("path", ["/", "/message:send", "/tasks/some:authorize"])
+async def test_a_body_that_does_not_come_to_its_end_is_not_waited_for(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr("outlast.gateway.body.READ_S", 0.1)
+    async with running_gateway(sqlite_url) as gateway:
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+        async with asyncio.timeout(20):
+            answer = (await reader.read()).decode()  # to the end: the gateway closes
+        writer.close()
+
+        status, _, body = answer.partition("\r\n\r\n")
+        assert status.startswith("HTTP/1.1 408 ")
+        assert '"reason":"INVALID_REQUEST"' in body
+        assert "did not arrive within" in body
+
+
+async def test_who_has_sent_a_whole_body_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlast.gateway.body.READ_S", 0.0)
+    sent: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b"{}", "more_body": False},
+        {"type": "http.disconnect"},
+    ]
+    received: list[Any] = []
+
+    async def receive() -> Any:
+        message = sent.pop(0)
+        if message["type"] == "http.disconnect":
+            for _ in range(100):
+                await asyncio.sleep(0)
+        return message
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        received.extend([await receive(), await receive()])
+
+    async def send(message: Any) -> None: ...
+
+    await BodyLimit(app, limit=10)({"type": "http"}, receive, send)
+    assert [message["type"] for message in received] == ["http.request", "http.disconnect"]
 
 
 async def test_what_breaks_inside_is_told_to_operators_only(

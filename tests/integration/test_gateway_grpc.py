@@ -258,6 +258,19 @@ async def test_a_call_without_a_message_is_refused(sqlite_url: str) -> None:
         assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_a_message_that_does_not_come_is_not_waited_for(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outlast.gateway.body.READ_S", 0.1)
+    async with called(sqlite_url) as grpc_:
+        never_sent = grpc_.channel.stream_unary("/lf.a2a.v1.A2AService/GetTask")(metadata=SPOKEN)
+        async with asyncio.timeout(20):
+            with pytest.raises(grpc.aio.AioRpcError, match="did not arrive within") as refused:
+                await never_sent
+
+        assert _info(refused.value).reason == "INVALID_REQUEST"
+
+
 async def test_calls_of_all_callers_are_bounded(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
-from outlast.gateway.body import BodyTooLarge
+from outlast.gateway.body import BodyRefused
 from outlast.gateway.context import CallContexts, version_meant, version_said
 from outlast.gateway.envelopes import Envelope, NotJson, envelope_of, id_of, json_of, params_of
 from outlast.gateway.errors import (
@@ -65,7 +65,6 @@ T = TypeVar("T")
 P = TypeVar("P", pb.CancelTaskRequest, pb.SubscribeToTaskRequest)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_TOO_LARGE = 413
 _STREAMS = frozenset({"SendStreamingMessage", "SubscribeToTask"})
 _REFUSED = "outlast.refused"
 _MEDIA_TYPE = "application/a2a+json"
@@ -101,9 +100,10 @@ class JsonRpcBinding(JsonRpcDispatcher):
             if body is None:  # it is the request's own type, and not that of a part
                 refusal.status_code = UNSUPPORTED_MEDIA_TYPE
             return refusal
-        except BodyTooLarge as error:
+        except BodyRefused as error:
             refusal = self._generate_error_response(None, InvalidRequestError(str(error)))
-            refusal.status_code = _TOO_LARGE
+            refusal.status_code = error.status
+            refusal.headers.update(error.headers)
             return refusal
         except NotJson as error:
             return self._generate_error_response(None, JSONParseError(message=str(error)))
@@ -294,7 +294,8 @@ def with_status(response: JSONResponse, error: Any) -> JSONResponse:
 
 
 def bounded(endpoint: Endpoint) -> Endpoint:
-    """The endpoint, with the body read before: what is too large has its own status."""
+    """The endpoint, with the body read before: what is too large, or too slow, has its own
+    status."""
 
     async def read_first(request: Request) -> Response:
         try:
@@ -302,8 +303,10 @@ def bounded(endpoint: Endpoint) -> Endpoint:
                 check_content_type(request)
         except ContentTypeNotSupportedError as error:
             return rest_refusal(error, UNSUPPORTED_MEDIA_TYPE)
-        except BodyTooLarge as error:
-            return rest_refusal(InvalidRequestError(str(error)), _TOO_LARGE)
+        except BodyRefused as error:
+            refusal = rest_refusal(InvalidRequestError(str(error)), error.status)
+            refusal.headers.update(error.headers)
+            return refusal
         except ClientDisconnect:
             return Response()
         response = await endpoint(request)

@@ -29,6 +29,7 @@ from google.protobuf import duration_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
+from outlast.gateway import body
 from outlast.gateway.auth.door import admitted
 from outlast.gateway.auth.principal import Authenticator, Principal
 from outlast.gateway.context import check_spoken, seen
@@ -319,7 +320,12 @@ async def _until_late(context: Any) -> None:
 
 async def _past_the_door(method: Any, answering: Answering, requests: Any, context: Any) -> Any:
     await answering.let_in(context)
-    request = await anext(aiter(requests), Unreadable())  # a call may end without a message
+    request: Any = Unreadable()  # a call may end without a message
+    try:
+        async with asyncio.timeout(body.READ_S):
+            request = await anext(aiter(requests), request)
+    except TimeoutError:
+        await answering.abort_context(a2a.InvalidRequestError(str(body.BodyTooSlow())), context)
     return await method(request, context)
 
 

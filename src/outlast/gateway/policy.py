@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from outlast.gateway.body import READ_S
 from outlast.gateway.config import Durability, GatewayConfig, Idempotency
 from outlast.gateway.listing import LARGEST_PAGE, MOST_BYTES
 from outlast.store.protocols import MOST_WEBHOOKS, TOTAL_BOUND
@@ -103,6 +104,7 @@ def _limits(config: GatewayConfig) -> Policy:
     }
     return {
         "bodyBytes": config.max_body,
+        "bodySeconds": READ_S,
         "messageBytes": config.max_message,
         "partBytes": config.max_part,
         "parts": config.max_parts,
