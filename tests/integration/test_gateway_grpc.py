@@ -46,6 +46,7 @@ from tests.integration.test_gateway_fold_law import Stream
 from tests.integration.test_gateway_support import (
     Gateway,
     count_tasks,
+    epoch_of,
     message,
     only_task,
     rest_of,
@@ -390,7 +391,7 @@ async def test_a_process_serves_grpc_when_it_has_a_port(tmp_path: Path) -> None:
         grpc_port=0,
     )
     async with compose.open_stores(settings) as stores, httpx.AsyncClient() as http:
-        role = compose.gateway_role(agent, stores, settings, "epoch")
+        role = compose.gateway_role(agent, stores, settings, await epoch_of(stores))
         running = asyncio.ensure_future(role.run())
         url = f"http://127.0.0.1:{settings.port}"
         card = await A2ACardResolver(http, url).get_agent_card()

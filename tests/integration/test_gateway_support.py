@@ -20,6 +20,7 @@ from google.protobuf.json_format import ParseDict
 from pydantic import BaseModel
 
 from outlast import Agent, Context, Data, Message, Skill, Workflow
+from outlast.compose import Stores
 from outlast.gateway.app import Problems, Unready, create_app
 from outlast.gateway.auth.ways import Way, any_of
 from outlast.gateway.cards import agent_card
@@ -389,3 +390,8 @@ async def _task_ids(gateway: Gateway) -> list[TaskId]:
         return [TaskId(row["task_id"]) for row in rows]
 
     return await gateway.database.read(script)
+
+
+async def epoch_of(stores: Stores) -> str:
+    """What a gateway on these stores begins in."""
+    return (await stores.admin.check()).epoch

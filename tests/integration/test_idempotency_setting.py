@@ -18,6 +18,7 @@ from outlast import compose
 from outlast.configuration import Configuration, configuration
 from outlast.gateway.config import Idempotency
 from outlast.wire.extension import EXTENSION_URI
+from tests.integration.test_gateway_support import epoch_of
 
 UNIQUE = str(uuid.uuid4())
 
@@ -77,7 +78,7 @@ async def answering(folder: Path, mode: str | None) -> AsyncIterator[httpx.Async
     await compose.migrate(settings)
     async with compose.open_stores(settings) as stores:
         with capture_logs() as lines:
-            role = compose.gateway_role(agent, stores, settings, "epoch")
+            role = compose.gateway_role(agent, stores, settings, await epoch_of(stores))
             running = asyncio.ensure_future(role.run())
             while not lines:
                 await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from examples.hello.agent import agent
 from outlast import compose
 from outlast.cli import app, frame
 from outlast.configuration import configuration
+from tests.integration.test_gateway_support import epoch_of
 
 AGENT = "examples.hello.agent:agent"
 
@@ -103,7 +104,7 @@ async def asked(database: str, key: str, path: str = "/tasks") -> list[int]:
     settings = configuration({"OUTLAST_API_KEYS": "true"}, database=database, port=0)
     async with compose.open_stores(settings) as stores:
         with capture_logs() as lines:
-            role = compose.gateway_role(agent, stores, settings, "epoch")
+            role = compose.gateway_role(agent, stores, settings, await epoch_of(stores))
             running = asyncio.ensure_future(role.run())
             while not lines:
                 await asyncio.sleep(0)

@@ -16,6 +16,7 @@ from outlast import compose
 from outlast.configuration import Configuration, configuration
 from outlast.gateway.auth.hosts import OwnHosts
 from outlast.model.errors import ConfigError
+from tests.integration.test_gateway_support import epoch_of
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.invalid"])
@@ -120,7 +121,7 @@ async def test_a_web_page_cannot_reach_loopback_under_its_own_name(
     settings = configuration(given, database=f"sqlite:///{tmp_path}/x.db", port=0)
     async with compose.open_stores(settings) as stores:
         with capture_logs() as lines:
-            role = compose.gateway_role(agent, stores, settings, "epoch")
+            role = compose.gateway_role(agent, stores, settings, await epoch_of(stores))
             running = asyncio.ensure_future(role.run())
             while not lines:
                 await asyncio.sleep(0)
@@ -134,7 +135,7 @@ async def test_a_web_page_cannot_reach_loopback_under_its_own_name(
 
 async def listens(settings: Configuration) -> None:
     async with compose.open_stores(settings) as stores:
-        role = compose.gateway_role(agent, stores, settings, "epoch")
+        role = compose.gateway_role(agent, stores, settings, await epoch_of(stores))
         running = asyncio.ensure_future(role.run())
         role.stop()
         await running

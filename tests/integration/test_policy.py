@@ -26,7 +26,7 @@ from outlast.configured import gateway_config
 from outlast.gateway.policy import policy_of
 from outlast.wire.extension import EXTENSION_URI
 from tests.contract.stores import until
-from tests.integration.test_gateway_support import make_agent, of_one_step
+from tests.integration.test_gateway_support import epoch_of, make_agent, of_one_step
 
 PAGE = Path(__file__).parents[2] / "docs/guides/policy.md"
 
@@ -119,7 +119,7 @@ async def test_the_card_of_a_running_gateway_is_the_policy(sqlite_url: str) -> N
     settings = configuration({}, database=sqlite_url, port=0, retention=90_000, grace=3)
     agent = make_agent()
     async with compose.open_stores(settings) as stores:
-        role = compose.gateway_role(agent, stores, settings, "e1")
+        role = compose.gateway_role(agent, stores, settings, await epoch_of(stores))
         with capture_logs() as logged:
             serving = asyncio.ensure_future(role.run())
             await until(lambda: _named("gateway.listening", logged))
