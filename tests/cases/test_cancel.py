@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 
 import pytest
@@ -15,6 +16,7 @@ from tests.chaos.caller import Caller, Refusal, state_of
 from tests.chaos.fleets import NEVER, ONCE, CounterSink
 
 AT_ONCE = 8
+SHORT = "wait 0.05"
 BEAT_S = 0.1
 FIVE_MINUTES = Millis(300_000)
 
@@ -45,12 +47,13 @@ async def test_case_047_cancel_racing_completion(
 ) -> None:
     """Cancels of tasks that end by themselves at about that moment, through two gateways."""
     dice = random.Random(47)
+    longest = max(await asyncio.gather(*(lasts(one if n % 2 else other) for n in range(AT_ONCE))))
 
     async def race(number: int) -> str | None:
         caller, canceler = (one, other) if number % 2 else (other, one)
-        async with caller.stream("wait 0.05") as events:
+        async with caller.stream(SHORT) as events:
             task = (await anext(events))["task"]
-            await asyncio.sleep(dice.uniform(0.0, 0.25))
+            await asyncio.sleep(dice.uniform(0.0, 1.5 * longest))
             reply = await canceled(canceler, task["id"])
             end = state_of([event async for event in events][-1])
         assert end == state_of(await caller.get(task)) == state_of(await canceler.get(task))
@@ -61,6 +64,15 @@ async def test_case_047_cancel_racing_completion(
     for first in range(0, rounds, AT_ONCE):
         ends.update(await asyncio.gather(*map(race, range(first, first + AT_ONCE))))
     assert set(ends) == {"CANCELED", "COMPLETED"}, "each side wins; the laws count the ends"
+
+
+async def lasts(caller: Caller) -> float:
+    """Seconds that such a task takes here and now, among others."""
+    began = time.monotonic()
+    async with caller.stream(SHORT) as events:
+        async for _ in events:
+            pass
+    return time.monotonic() - began
 
 
 async def canceled(caller: Caller, task_id: str) -> str | None:
